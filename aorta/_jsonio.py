@@ -1,0 +1,98 @@
+"""JSON as this project reads and writes it: canonical text for hashing, and files that appear whole or not at all.
+
+Standard library only, and light: every trial imports this before it starts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import uuid
+from typing import Any
+
+
+def canonical_json(value: Any) -> str:
+    """Returns the one JSON text that equal values share: sorted keys, no white space, no NaN.
+
+    Raises:
+        ValueError: The value holds a NaN or an infinity, which JSON cannot say.
+        TypeError: The value has no JSON form.
+    """
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
+def json_digest(value: Any) -> str:
+    """Returns the SHA-256 of the canonical JSON of ``value``, as 64 hexadecimal digits."""
+    return hashlib.sha256(canonical_json(value).encode("ascii")).hexdigest()
+
+
+def read_json(path: str | os.PathLike[str]) -> Any:
+    """Reads one JSON file.
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: The file is not UTF-8, not JSON, nested too deeply, or holds a bare NaN or infinity.
+    """
+    with open(path, "rb") as file:
+        data = file.read()
+    try:
+        return json.loads(data.decode("utf-8"), parse_constant=_refuse_constant)
+    except RecursionError as error:
+        raise ValueError("JSON is nested too deeply") from error
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def write_json_atomic(path: str | os.PathLike[str], value: Any) -> None:
+    """Writes ``value`` as indented JSON so that a reader sees the whole file or none.
+
+    Raises:
+        OSError: The file cannot be written; no half-written file is left.
+        ValueError: The value holds a NaN or an infinity.
+    """
+    text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
+    write_text_atomic(path, text + "\n")
+
+
+def write_text_atomic(path: str | os.PathLike[str], text: str) -> None:
+    """Writes ``text`` as UTF-8 under a unique temporary name in the same folder, flushes it to disk, and renames it.
+
+    Raises:
+        OSError: The file cannot be written; the temporary file is removed.
+    """
+    target = os.fspath(path)
+    folder = os.path.dirname(target) or "."
+    # Short and independent of the target's name, which may already be as long as the file system allows.
+    temporary = os.path.join(folder, f".tmp-{uuid.uuid4().hex[:16]}")
+    try:
+        # Created with 0666 and cut by the umask, as any program's output file would be.
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(text.encode("utf-8"))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except BaseException:
+        try:
+            os.unlink(temporary)
+        except OSError:
+            pass
+        raise
+    _sync_folder(folder)
+
+
+def _sync_folder(folder: str) -> None:
+    """Makes the rename itself durable; some file systems do not allow this, and then it is skipped."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return
+    try:
+        os.fsync(descriptor)
+    except OSError:
+        pass
+    finally:
+        os.close(descriptor)

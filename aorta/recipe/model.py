@@ -1,0 +1,84 @@
+"""A loaded recipe: every rule of the schema holds, names are resolved, nothing is left to guess."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from aorta.registry.model import Environment, Mitigation
+
+Collectors = Mapping[str, Mapping[str, str]]
+"""Collector name to its options; an empty mapping attaches no collector."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Confound:
+    """How a cell's speed is compared with the baseline's.
+
+    Attributes:
+        threshold: A cell whose mean step takes more than this many times the baseline's is flagged.
+        baseline_cell: Name of the baseline cell, always resolved.
+    """
+
+    threshold: float = 1.15
+    baseline_cell: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One row of the matrix.
+
+    Attributes:
+        name: Unique name; also the cell's folder.
+        mitigations: Mitigations in the order of the recipe, resolved through the registry.
+        environment: The environment, resolved through the registry or made from an inline image.
+        trials: The cell's own number of trials, or None for the recipe's.
+        steps: The cell's own number of steps, or None for the recipe's.
+        extra_env: The cell's own environment variables: the highest layer.
+        workload_config: The cell's own workload settings, merged over the recipe's key by key.
+        collect: The cell's own collectors, or None to inherit the recipe's.
+    """
+
+    name: str
+    mitigations: tuple[Mitigation, ...]
+    environment: Environment
+    trials: int | None = None
+    steps: int | None = None
+    extra_env: Mapping[str, str] = field(default_factory=dict)
+    workload_config: Mapping[str, Any] = field(default_factory=dict)
+    collect: Collectors | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """A valid recipe.
+
+    Attributes:
+        ticket: The ticket that groups the output, or None.
+        workload: Name in the ``aorta.workloads`` entry-point group; need not be registered here.
+        trials: Trials of a cell that does not say otherwise.
+        steps: Steps of a trial in a cell that does not say otherwise.
+        trial_isolation: ``auto``, ``in_process`` or ``process``.
+        save_logs: Whether each trial's output is kept beside its result.
+        extra_env: Environment variables of every cell, above mitigations.
+        collect: Collectors of every cell that does not replace them.
+        workload_config: Workload settings of every cell.
+        confound: Baseline and speed threshold.
+        cells: The cells in the recipe's order.
+        source: Where the recipe came from, for messages.
+    """
+
+    schema_version: int = 1
+    ticket: str | None = None
+    workload: str
+    trials: int
+    steps: int
+    trial_isolation: str = "auto"
+    save_logs: bool = False
+    extra_env: Mapping[str, str] = field(default_factory=dict)
+    collect: Collectors = field(default_factory=dict)
+    workload_config: Mapping[str, Any] = field(default_factory=dict)
+    confound: Confound
+    cells: tuple[Cell, ...]
+    source: str = "recipe"

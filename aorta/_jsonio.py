@@ -5,10 +5,10 @@ Standard library only, and light: every trial imports this before it starts.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
-import uuid
 from typing import Any
 
 
@@ -66,7 +66,7 @@ def write_text_atomic(path: str | os.PathLike[str], text: str) -> None:
     target = os.fspath(path)
     folder = os.path.dirname(target) or "."
     # Short and independent of the target's name, which may already be as long as the file system allows.
-    temporary = os.path.join(folder, f".tmp-{uuid.uuid4().hex[:16]}")
+    temporary = os.path.join(folder, f".tmp-{os.urandom(8).hex()}")
     try:
         # Created with 0666 and cut by the umask, as any program's output file would be.
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
@@ -76,10 +76,8 @@ def write_text_atomic(path: str | os.PathLike[str], text: str) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, target)
     except BaseException:
-        try:
+        with contextlib.suppress(OSError):
             os.unlink(temporary)
-        except OSError:
-            pass
         raise
     _sync_folder(folder)
 

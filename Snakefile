@@ -1,1 +1,44 @@
-# Placeholder until the workflow lands
+# Runs a recipe: one job per (cell, trial), one per environment, then the matrix.
+#   snakemake --config recipe=recipes/training/example-training-ddp-smoke.yaml
+from snakemake.utils import min_version
+
+from aorta.dag import open_sweep
+
+min_version("9.27")
+
+
+configfile: f"{workflow.basedir}/config/config.yaml"
+
+
+SWEEP = open_sweep(config, main_process=workflow.is_main_process)
+SWEEP.set_devices(workflow)
+
+
+include: "workflow/rules/common.smk"
+include: "workflow/rules/plan.smk"
+include: "workflow/rules/environments.smk"
+include: "workflow/rules/trials.smk"
+include: "workflow/rules/matrix.smk"
+
+
+rule all:
+    default_target: True
+    input:
+        RUN.matrix_json,
+        RUN.recipe,
+        RUN.host_env,
+        SWEEP.snapshots(),
+        # Also here, so that a deleted trial file is made again although the matrix is there.
+        SWEEP.trial_files(),
+
+
+onstart:
+    SWEEP.start(workflow)
+
+
+onsuccess:
+    SWEEP.show()
+
+
+onerror:
+    SWEEP.show_partial()

@@ -1,0 +1,195 @@
+"""Runs a sweep by driving Snakemake in a process of its own, and sums up what came out."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from aorta._jsonio import read_json
+from aorta._resources import resource_path
+from aorta.dag.errors import bad_input_exits, say
+from aorta.dag.lock import lock_plan
+from aorta.dag.planning import plan_recipe
+from aorta.dag.settings import read_settings
+from aorta.dag.sweep import check_size, warning_lines
+from aorta.plan.model import Plan
+from aorta.plan.overlay import overlay_values
+from aorta.plan.paths import RunLayout
+from aorta.plan.rundir import RunChoice, choose_run, materialise, runs_folder
+from aorta.text import columns
+
+COMPLETE, INCOMPLETE, BAD_INPUT = 0, 1, 2
+
+
+def run_sweep(config: Mapping[str, Any], *, jobs: int | None, verbose: bool, working_directory: Path) -> int:
+    """Runs a recipe to its matrix.
+
+    Args:
+        config: The workflow's settings, as ``--config`` would give them.
+        jobs: Most jobs at once, or None for one per core.
+        verbose: Whether Snakemake's own log is shown.
+        working_directory: Where Snakemake keeps its records.
+
+    Returns:
+        The exit code: 0 complete, 1 incomplete (with ``strict`` also when a cell errored or never ran), 2 bad input.
+    """
+    with bad_input_exits():
+        choice = _choose(config)
+    # The directory is chosen already; the workflow must not look again.
+    config = {name: value for name, value in config.items() if name != "fresh"} | {"run_dir": str(choice.run_dir)}
+    code = _run_interruptible(_snakemake_command(config, jobs, verbose), working_directory)
+    if code == BAD_INPUT:
+        return BAD_INPUT
+    if code != COMPLETE:
+        # Snakemake may have been killed before it could write what there is.
+        from aorta.matrix import write_matrix
+
+        write_matrix(choice.run_dir)
+    layout = RunLayout(choice.run_dir, choice.plan.workload)
+    matrix = read_json(layout.matrix_json)
+    print("\n".join(summary(matrix)), flush=True)
+    return exit_code(matrix, strict=bool(config.get("strict")))
+
+
+def exit_code(matrix: Mapping[str, Any], *, strict: bool) -> int:
+    """Returns what a sweep's matrix means as an exit code."""
+    if not matrix["complete"]:
+        return INCOMPLETE
+    if strict and any(cell["verdict_counts"]["error"] for cell in matrix["cells"]):
+        return INCOMPLETE
+    return COMPLETE
+
+
+def summary(matrix: Mapping[str, Any]) -> list[str]:
+    """Returns the closing lines of a sweep: which cells fail, errored or are incomplete, and why."""
+    lines = []
+    for cell in matrix["cells"]:
+        counts = cell["verdict_counts"]
+        found = {"failed": counts["fail"], "errored": counts["error"], "missing": len(cell["missing_trials"])}
+        if not any(found.values()):
+            continue
+        told = ", ".join(f"{number} {word}" for word, number in found.items() if number)
+        lines.append(f"{cell['name']}: {told} of {cell['trials']} trials")
+        reasons = [entry["hint"] for entry in cell["failure_hints"]]
+        reasons += [entry["message"] for entry in cell["error_summary"]]
+        lines += [f"  {reason}" for reason in reasons[:3]]
+    if matrix["complete"] and not lines:
+        lines.append(f"all {matrix['trials_present']} trials passed")
+    if not matrix["complete"]:
+        missing = matrix["trials_expected"] - matrix["trials_present"]
+        lines.append(f"INCOMPLETE: {missing} of {matrix['trials_expected']} trials missing; run the same command again")
+    return lines
+
+
+def dry_run_text(config: Mapping[str, Any]) -> str:
+    """Returns what a sweep would run; reads only, and ends the process with 2 on bad input."""
+    with bad_input_exits():
+        settings = read_settings(config)
+        now = datetime.now().astimezone()
+        plan = plan_recipe(settings, now=now)
+        choice = choose_run(
+            plan,
+            settings.output,
+            run_dir=settings.run_dir,
+            fresh=settings.fresh,
+            refresh=settings.refresh,
+            reuse_finished=settings.run_dir is not None,
+            now=now,
+        )
+    return "\n".join([*_dry_run_lines(plan, choice), "", "dry run: the recipe is valid; nothing was written"])
+
+
+def _choose(config: Mapping[str, Any]) -> RunChoice:
+    """Chooses the run directory, and makes it when it is new."""
+    settings = read_settings(config)
+    now = datetime.now().astimezone()
+    plan = plan_recipe(settings, now=now)
+    check_size(plan)
+    if settings.run_dir is not None:
+        return choose_run(
+            plan, settings.output, run_dir=settings.run_dir, fresh=settings.fresh, refresh=settings.refresh, now=now
+        )
+    lock = lock_plan(plan, runs_folder(plan, settings.output))
+    try:
+        choice = choose_run(
+            plan, settings.output, fresh=settings.fresh, refresh=settings.refresh, reuse_finished=False, now=now
+        )
+        if choice.state == "new":
+            materialise(choice, exclusive=True)
+        else:
+            say(f"continuing {choice.run_dir}")
+        return choice
+    finally:
+        lock.release()
+
+
+def _dry_run_lines(plan: Plan, choice: RunChoice) -> list[str]:
+    requests = [cell.request or {} for cell in plan.cells]
+    reference = requests[0]["workload_ref"]
+    heading = [
+        ["recipe", plan.recipe_source],
+        ["ticket", plan.ticket or "none"],
+        ["workload", f"{plan.workload} ({'registered: ' + reference if reference else 'NOT REGISTERED here'})"],
+        ["isolation", requests[0]["isolation"]],
+        ["baseline", f"{plan.confound['baseline_cell']} (threshold {plan.confound['threshold']:g})"],
+        ["run", f"{choice.run_dir} ({choice.state})"],
+        ["trials", f"{plan.trial_count} in {len(plan.cells)} cells"],
+    ]
+    table = [["cell", "mitigations", "environment", "trials", "steps", "variables"]]
+    for request in requests:
+        variables = " ".join(f"{name}={value}" for name, value in overlay_values(request["env"]).items())
+        table.append(
+            [
+                request["cell"],
+                "+".join(request["mitigations"]),
+                request["environment"]["name"],
+                str(request["trials"]),
+                str(request["steps"]),
+                _shortened(variables) or "-",
+            ]
+        )
+    warnings = warning_lines(plan)
+    notices = list(choice.notices)
+    return [*columns(heading), "", *columns(table), *([""] if warnings or notices else []), *warnings, *notices]
+
+
+def _shortened(text: str, width: int = 80) -> str:
+    printable = "".join(character if character.isprintable() else "?" for character in text[: width + 1])
+    return printable if len(printable) <= width else f"{printable[: width - 3]}..."
+
+
+def _snakemake_command(config: Mapping[str, Any], jobs: int | None, verbose: bool) -> list[str]:
+    command = [sys.executable, "-m", "snakemake", "--snakefile", str(resource_path("Snakefile"))]
+    command += ["--workflow-profile", str(resource_path("profiles", "default"))]
+    command += ["--cores", "all" if jobs is None else str(jobs)]
+    if not verbose:
+        command += ["--quiet", "all"]
+    # As JSON, so that a path that looks like a number or holds a colon stays a string.
+    settings = [
+        f"{name}={json.dumps(value, ensure_ascii=False) if isinstance(value, str) else value}"
+        for name, value in config.items()
+    ]
+    return [*command, "--config", *settings]
+
+
+def _run_interruptible(command: list[str], working_directory: Path) -> int:
+    """Runs Snakemake and waits for it through signals, so that what it leaves is always summed up.
+
+    Ctrl-C reaches the whole foreground group, Snakemake included; a SIGTERM to this process alone is passed on.
+    """
+    process = subprocess.Popen(command, cwd=working_directory)
+    previous = {
+        signal.SIGINT: signal.signal(signal.SIGINT, lambda number, frame: say("stopping; finished trials are kept")),
+        signal.SIGTERM: signal.signal(signal.SIGTERM, lambda number, frame: process.send_signal(number)),
+    }
+    try:
+        return process.wait()
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

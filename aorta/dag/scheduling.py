@@ -1,0 +1,66 @@
+"""Two corrections to Snakemake's scheduler, applied when a run starts.
+
+They touch internals of Snakemake, so each is guarded: where a later version lacks the attribute, the run goes on
+without the correction and says so. Tests hold both against the pinned version.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import Any
+
+
+def disarm_timers(workflow: Any) -> list[str]:
+    """Stops the job rate limiter from starting a timer thread each scheduling round.
+
+    The limiter is on by default and cannot be turned off from the command line. Its timers release a semaphore that
+    starts another round, which starts another timer: after some hundred jobs the main process has more than a
+    hundred threads and takes a third of a core, beside the trials whose speed is being measured.
+
+    Returns:
+        Notices: empty when it worked.
+    """
+    scheduler = getattr(workflow, "scheduler", None)
+    if not hasattr(scheduler, "job_rate_limiter"):
+        return ["this Snakemake has no job_rate_limiter to turn off; the main process may use more CPU than it should"]
+    scheduler.job_rate_limiter = None
+    return []
+
+
+def keep_order(workflow: Any, window: int) -> list[str]:
+    """Offers the scheduler the ready jobs in the order of their priorities, a window at a time.
+
+    Snakemake's own subsampling bounds the cost of a round by drawing ready jobs at random, which would lose the
+    planned order of trials. The window holds the jobs of highest priority instead.
+
+    Args:
+        workflow: Snakemake's workflow, with its scheduler made.
+        window: How many ready jobs a round looks at; must exceed the number of jobs that can run at once.
+
+    Returns:
+        Notices: empty when it worked.
+    """
+    scheduler = getattr(workflow, "scheduler", None)
+    base = type(scheduler)
+    dag = getattr(workflow, "dag", None)
+    if not isinstance(getattr(base, "open_jobs", None), property) or not hasattr(dag, "ready_jobs"):
+        return ["this Snakemake schedules otherwise than expected; trials may not run in the planned order"]
+
+    class OrderedScheduler(base):  # type: ignore[misc, valid-type]
+        """The scheduler, offering the ready jobs of highest priority first."""
+
+        @property
+        def open_jobs(self) -> list[Any]:
+            ready = self.workflow.dag.ready_jobs
+            return heapq.nlargest(window, ready, key=lambda job: job.priority)
+
+    assert scheduler is not None
+    scheduler.__class__ = OrderedScheduler
+    return []
+
+
+def limit_devices(workflow: Any, devices: int) -> None:
+    """Sets the resource ``device`` unless the user gave one with ``--resources``."""
+    resources = workflow.global_resources
+    if "device" not in resources:
+        workflow.register_resource("device", devices)

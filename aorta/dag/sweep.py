@@ -1,0 +1,272 @@
+"""The sweep behind a Snakefile: opened once when the Snakefile is parsed, in the main process and in every job.
+
+Light for jobs: only the main process compiles a recipe. A job finds the run directory through a pointer file that
+the main process leaves under ``.snakemake``, since it gets the command line's settings but nothing that the main
+process worked out from them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from aorta._jsonio import json_digest, read_json, write_json_atomic
+from aorta.dag.errors import bad_input_exits, say
+from aorta.dag.lock import RunLock, lock_plan
+from aorta.dag.scheduling import disarm_timers, keep_order, limit_devices
+from aorta.dag.settings import Settings, SettingsError, read_settings
+from aorta.plan.model import Plan, PlanFileError
+from aorta.plan.order import positions, trial_order
+from aorta.plan.paths import RunLayout
+from aorta.plan.rundir import RunChoice, choose_run, materialise, read_plan
+
+TRIAL_LIMIT = 1_000_000
+"""Most trials that one run may have; Snakemake holds every job in memory."""
+
+
+class Sweep:
+    """What the rules need to know.
+
+    Attributes:
+        plan: The plan that runs.
+        layout: The run directory's paths.
+    """
+
+    def __init__(self, choice: RunChoice, settings: Settings | None, pointer: Path) -> None:
+        self.plan = choice.plan
+        self.layout = RunLayout(choice.run_dir, choice.plan.workload)
+        self._choice = choice
+        self._settings = settings
+        self._pointer = pointer
+        self._cells = {cell.name: cell for cell in choice.plan.cells}
+        if settings is not None:
+            order = trial_order([(cell.name, cell.trials) for cell in self.plan.cells], self.plan.order_seed)
+            self._positions = positions(order)
+        else:
+            self._positions = {}
+        self._locks: list[RunLock] = []
+        self.devices = 1
+
+    # What the rules name.
+
+    @property
+    def cell_names(self) -> list[str]:
+        """Names of the cells, in the recipe's order."""
+        return list(self._cells)
+
+    def environment_names(self, *, isolated: bool) -> list[str]:
+        """Names of the environments whose snapshot is taken on the host, or inside a container or venv."""
+        return sorted({cell.environment for cell in self.plan.cells if cell.isolated is isolated})
+
+    def pattern(self, path: Path) -> str:
+        """Returns a path as a rule's pattern: braces that belong to the path are doubled."""
+        run_dir = str(self.layout.run_dir)
+        return run_dir.replace("{", "{{").replace("}", "}}") + str(path)[len(run_dir) :]
+
+    def trial_files(self, *, environment: str | None = None) -> list[str]:
+        """Paths of all trial files, or of those whose cell has the given environment."""
+        return [
+            str(self.layout.trial(cell.name, trial))
+            for cell in self.plan.cells
+            if environment is None or cell.environment == environment
+            for trial in range(cell.trials)
+        ]
+
+    def snapshots(self) -> list[str]:
+        """Paths of all environment snapshots."""
+        return [str(self.layout.environment(name)) for name in self.plan.environments]
+
+    def snapshot_before(self, cell: str) -> list[str]:
+        """Snapshots that are taken before a trial of this cell: the host's, and its environment's unless isolated."""
+        planned = self._cells[cell]
+        own = [] if planned.isolated else [str(self.layout.environment(planned.environment))]
+        return [str(self.layout.host_env), *own]
+
+    def trial_param(self, cell: str, trial: str) -> str:
+        """What makes a trial's file current: its fingerprint, and that the file there is a record of it.
+
+        A file that does not parse, or that holds another fingerprint, gives another value, so that Snakemake runs
+        the trial again.
+        """
+        wanted = self._cells[cell].fingerprint
+        path = self.layout.trial(cell, trial)
+        try:
+            record = read_json(path)
+            found = record.get("fingerprint") if isinstance(record, dict) else None
+        except FileNotFoundError:
+            return wanted
+        except (OSError, ValueError):
+            found = None
+        return wanted if found == wanted else f"{wanted} (found {found})"
+
+    def trial_arguments(self, cell: str, trial: str) -> str:
+        """The rest of a supervisor's command line; none of it is a reason to run a trial again."""
+        place = self.position(cell, trial)
+        order = f" --order {place} --of {self.plan.trial_count}" if place else ""
+        return f"--fingerprint {self._cells[cell].fingerprint} --devices {self.devices}{order}"
+
+    def position(self, cell: str, trial: str) -> int:
+        """A trial's place in the planned order, from 1; 0 in a job process, which does not schedule."""
+        return self._positions.get((cell, int(trial)), 0)
+
+    def recipe_param(self) -> str:
+        """What changes the resolved recipe."""
+        return json_digest(self.plan.to_json()["recipe"])
+
+    def matrix_param(self) -> str:
+        """What changes the matrix beside the trials: the rows, the baseline, the threshold, the warnings."""
+        summary = self.plan.to_json()
+        return json_digest({name: summary[name] for name in ("cells", "confound", "ticket", "warnings", "history")})
+
+    @staticmethod
+    def alternatives(names: list[str]) -> str:
+        """Returns a regular expression that matches exactly these names."""
+        return "|".join(re.escape(name) for name in sorted(names))
+
+    # What the handlers do.
+
+    def start(self, workflow: Any) -> None:
+        """Prepares a real run: takes the lock, writes the plan, leaves the pointer, corrects the scheduler."""
+        if self._settings is None:
+            return
+        run_dir = self.layout.run_dir
+        with bad_input_exits():
+            self._claim()
+            self._pointer.parent.mkdir(parents=True, exist_ok=True)
+            write_json_atomic(self._pointer, {"run_dir": str(run_dir.absolute())})
+        parallel = workflow.cores if workflow.local_exec else workflow.nodes
+        window = 2 * max(int(parallel or 1), self.devices) + 8
+        for notice in [*disarm_timers(workflow), *keep_order(workflow, window)]:
+            say(notice)
+        say(f"run directory: {run_dir} ({'new' if self._choice.state == 'new' else 'continued'})")
+
+    def set_devices(self, workflow: Any) -> None:
+        """Limits how many trials run at once on this host."""
+        if self._settings is None:
+            return
+        from aorta.run.device import count_accelerators
+
+        self.devices = self._settings.devices or max(1, count_accelerators())
+        limit_devices(workflow, self.devices)
+
+    def show(self) -> None:
+        """Prints the matrix and where it lies."""
+        try:
+            print(self.layout.matrix_md.read_text("utf-8"))
+        except OSError as error:
+            say(f"the matrix cannot be read: {error}")
+        print(f"matrix: {self.layout.matrix_md}", flush=True)
+
+    def show_partial(self) -> None:
+        """After a failure: writes the reports from what exists, names what is missing, prints the matrix.
+
+        The reports are then no rule's output, so the next run still sees which trials are missing.
+        """
+        from aorta.matrix import write_matrix
+
+        if not self.layout.plan.is_file():
+            return
+        try:
+            write_matrix(self.layout.run_dir)
+        except (OSError, PlanFileError) as error:
+            say(f"no matrix could be written: {error}")
+            return
+        self.show()
+        say("the matrix is incomplete; run the same command again to run the missing trials")
+
+    def _claim(self) -> None:
+        """Locks the run directory and writes the plan into it.
+
+        A new run locks its plan first, so that two starts at the same instant cannot make two runs of one plan.
+        """
+        run_dir = self.layout.run_dir
+        own_name = self._settings is not None and self._settings.run_dir is None and self._choice.state == "new"
+        if own_name:
+            self._locks.append(lock_plan(self.plan, run_dir.parent))
+            materialise(self._choice, exclusive=True)
+        self._locks.append(RunLock(run_dir / ".aorta" / "lock", str(run_dir)))
+        if not own_name:
+            materialise(self._choice, exclusive=False)
+
+
+def open_sweep(config: Mapping[str, Any], *, main_process: bool) -> Sweep:
+    """Opens the sweep that a Snakefile's configuration asks for.
+
+    Bad input ends the process with exit code 2 and one line an error on standard error; nothing is written.
+
+    Args:
+        config: Snakemake's merged ``config``.
+        main_process: Whether this is the process that schedules, rather than one of its jobs.
+    """
+    pointer = Path(".snakemake", "aorta", f"{json_digest(_plain(config))[:32]}.json")
+    if not main_process:
+        run_dir = Path(read_json(pointer)["run_dir"])
+        return Sweep(RunChoice(run_dir=run_dir, state="continued", plan=read_plan(run_dir)), None, pointer)
+    from aorta.dag.planning import plan_recipe
+
+    with bad_input_exits():
+        settings = read_settings(config)
+        now = datetime.now().astimezone()
+        plan = plan_recipe(settings, now=now)
+        check_size(plan)
+        choice = choose_run(
+            plan,
+            settings.output,
+            run_dir=settings.run_dir,
+            fresh=settings.fresh,
+            refresh=settings.refresh,
+            now=now,
+        )
+    say_about(choice)
+    return Sweep(choice, settings, pointer)
+
+
+def say_about(choice: RunChoice) -> None:
+    """Tells a person what the plan warns about, and which run was chosen for what reason."""
+    for line in warning_lines(choice.plan):
+        say(line)
+    for notice in choice.notices:
+        say(notice)
+    if choice.state == "finished":
+        say(f"this plan has a finished run: {choice.run_dir / 'matrix.md'} (fresh=true starts a new one)")
+
+
+def warning_lines(plan: Plan) -> list[str]:
+    """Returns a plan's warnings, a line each; what several cells share is said once."""
+    cells: dict[str, list[str]] = {}
+    for warning in plan.warnings:
+        cells.setdefault(warning["message"], []).extend([warning["cell"]] if warning["cell"] else [])
+    return [f"warning: {', '.join(names) + ': ' if names else ''}{message}" for message, names in cells.items()]
+
+
+def check_size(plan: Plan) -> None:
+    """Refuses a plan with more trials than a DAG can hold.
+
+    Raises:
+        SettingsError: The plan is too large.
+    """
+    if plan.trial_count > TRIAL_LIMIT:
+        raise SettingsError(
+            [f"trials: the recipe has {plan.trial_count} trials in all; one run holds {TRIAL_LIMIT}, so split it"]
+        )
+
+
+def _plain(config: Mapping[str, Any]) -> Any:
+    """Returns the configuration with only JSON types, so that it can be digested whatever a user put in."""
+    plain = (str, int, float, bool, type(None))
+    return {str(key): value if isinstance(value, plain) else repr(value) for key, value in config.items()}
+
+
+def python_command() -> str:
+    """The interpreter that runs Snakemake, for the rules' shell commands."""
+    return sys.executable or "python3"
+
+
+def supervisor_path() -> str:
+    """The trial supervisor's file: run by path with ``-I -S``, which halves its start-up time."""
+    return os.fspath(Path(__file__).resolve().parent.parent / "run" / "supervise.py")

@@ -1,0 +1,189 @@
+"""A plan, in memory and as JSON. Standard library only: a job's start reads this and nothing heavier."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from aorta._jsonio import json_digest
+
+SCHEMA_VERSION = 1
+
+
+class PlanFileError(Exception):
+    """A plan.json or cell.json that cannot be used; the message names the file and the remedy."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedCell:
+    """One cell of a plan.
+
+    Attributes:
+        name: The cell's name.
+        trials: How many trials it has.
+        fingerprint: Digest of all that can change a trial's result.
+        environment: Name of its environment.
+        isolated: Whether that environment is a container or a virtual environment.
+        request: The whole frozen request, as ``cell.json`` holds it; None when the plan was read back from its
+            summary, where trials read their own cell's file.
+    """
+
+    name: str
+    trials: int
+    fingerprint: str
+    environment: str
+    isolated: bool
+    request: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a sweep will run, frozen.
+
+    Attributes:
+        workload: The workload's name.
+        ticket: The ticket, or None.
+        cells: The cells in the recipe's order.
+        environments: Environment descriptors by name, each with ``isolated``.
+        confound: ``threshold`` and ``baseline_cell``.
+        recipe: The resolved recipe.
+        recipe_source: Where the recipe came from.
+        sidecars: Sidecar files that the registry was extended with.
+        trial_isolation: The recipe's ``trial_isolation``.
+        order_seed: Seed of the trials' order.
+        strict: Whether warnings were to be errors.
+        warnings: Mappings with ``cell`` (name or None), ``code`` and ``message``.
+        history: Earlier plans of the same run directory, oldest first: ``created_at``, ``plan_key``,
+            ``aorta_version`` and ``trials``.
+        created_at: When the run was planned, ISO 8601 in UTC.
+        aorta_version: The version that planned it.
+    """
+
+    workload: str
+    ticket: str | None
+    cells: tuple[PlannedCell, ...]
+    environments: Mapping[str, Mapping[str, Any]]
+    confound: Mapping[str, Any]
+    recipe: Mapping[str, Any]
+    recipe_source: str
+    sidecars: tuple[str, ...] = ()
+    trial_isolation: str = "auto"
+    order_seed: int = 0
+    strict: bool = False
+    warnings: tuple[Mapping[str, Any], ...] = ()
+    history: tuple[Mapping[str, Any], ...] = ()
+    created_at: str
+    aorta_version: str
+
+    @property
+    def key(self) -> str:
+        """Digest of the set of (cell, trial, fingerprint): two plans with one key are the same plan."""
+        return json_digest(sorted([cell.name, cell.trials, cell.fingerprint] for cell in self.cells))
+
+    @property
+    def recipe_key(self) -> str:
+        """Digest of what the recipe asks for by name, whatever the registry holds under those names."""
+        asked = {name: value for name, value in self.recipe.items() if name not in {"ticket", "confound", "save_logs"}}
+        return json_digest(asked)
+
+    @property
+    def trial_count(self) -> int:
+        """How many trials the plan has."""
+        return sum(cell.trials for cell in self.cells)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the summary that ``plan.json`` holds."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "plan_key": self.key,
+            "recipe_key": self.recipe_key,
+            "aorta_version": self.aorta_version,
+            "created_at": self.created_at,
+            "ticket": self.ticket,
+            "workload": self.workload,
+            "trial_isolation": self.trial_isolation,
+            "order_seed": self.order_seed,
+            "strict": self.strict,
+            "confound": dict(self.confound),
+            "recipe": dict(self.recipe),
+            "recipe_source": self.recipe_source,
+            "sidecars": list(self.sidecars),
+            "warnings": [dict(warning) for warning in self.warnings],
+            "history": [dict(entry) for entry in self.history],
+            "environments": {name: dict(descriptor) for name, descriptor in self.environments.items()},
+            "cells": [
+                {
+                    "name": cell.name,
+                    "trials": cell.trials,
+                    "fingerprint": cell.fingerprint,
+                    "environment": cell.environment,
+                    "isolated": cell.isolated,
+                }
+                for cell in self.cells
+            ],
+        }
+
+    @classmethod
+    def from_json(cls, value: Any, *, source: str) -> Plan:
+        """Reads back a summary.
+
+        Args:
+            value: The parsed JSON.
+            source: The file's path, for messages.
+
+        Raises:
+            PlanFileError: The value is not a plan of this version.
+        """
+        if not isinstance(value, dict) or value.get("schema_version") != SCHEMA_VERSION:
+            found = value.get("schema_version") if isinstance(value, dict) else type(value).__name__
+            raise PlanFileError(
+                f"{source}: not a plan of version {SCHEMA_VERSION} (found {found!r}); "
+                "start a new run, or use the aorta version that wrote it"
+            )
+        try:
+            plan = cls(
+                workload=_text(value["workload"]),
+                ticket=None if value["ticket"] is None else _text(value["ticket"]),
+                cells=tuple(
+                    PlannedCell(
+                        name=_text(cell["name"]),
+                        trials=_count(cell["trials"]),
+                        fingerprint=_text(cell["fingerprint"]),
+                        environment=_text(cell["environment"]),
+                        isolated=bool(cell["isolated"]),
+                    )
+                    for cell in value["cells"]
+                ),
+                environments={_text(name): dict(entry) for name, entry in value["environments"].items()},
+                confound=dict(value["confound"]),
+                recipe=dict(value["recipe"]),
+                recipe_source=_text(value["recipe_source"]),
+                sidecars=tuple(_text(path) for path in value["sidecars"]),
+                trial_isolation=_text(value["trial_isolation"]),
+                order_seed=int(value["order_seed"]),
+                strict=bool(value["strict"]),
+                warnings=tuple(dict(warning) for warning in value["warnings"]),
+                history=tuple(dict(entry) for entry in value["history"]),
+                created_at=_text(value["created_at"]),
+                aorta_version=_text(value["aorta_version"]),
+            )
+            if plan.key != value["plan_key"]:
+                raise ValueError("plan_key does not match its cells")
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            raise PlanFileError(
+                f"{source}: damaged plan ({type(error).__name__}: {error}); start a new run with fresh=true"
+            ) from error
+        return plan
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"expected a string, found {type(value).__name__}")
+    return value
+
+
+def _count(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise TypeError(f"expected a positive integer, found {value!r}")
+    return value

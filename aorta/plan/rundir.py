@@ -1,0 +1,270 @@
+"""Chooses the run directory of a plan, and writes the plan into it. Standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from aorta._jsonio import read_json, write_json_atomic
+from aorta.plan.model import Plan, PlanFileError
+from aorta.plan.paths import RunLayout, safe_name, ticket_folder
+
+
+class RunDirError(Exception):
+    """A run directory that cannot be used; the message says why and what to do."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunChoice:
+    """Where a plan goes.
+
+    Attributes:
+        run_dir: The run directory; need not exist yet when ``state`` is ``new``.
+        state: ``new``, ``continued`` (trials are missing) or ``finished``.
+        plan: The plan to run: the compiled one, or an earlier one that was frozen there.
+        notices: What a person should be told about the choice, a line each.
+    """
+
+    run_dir: Path
+    state: Literal["new", "continued", "finished"]
+    plan: Plan
+    notices: tuple[str, ...] = ()
+
+
+def read_plan(run_dir: Path) -> Plan:
+    """Reads the plan of a run directory.
+
+    Raises:
+        PlanFileError: There is none, or it is damaged.
+    """
+    path = run_dir / "plan.json"
+    try:
+        value = read_json(path)
+    except FileNotFoundError as error:
+        raise PlanFileError(f"{path}: no such file; is {run_dir} a run directory?") from error
+    except (OSError, ValueError) as error:
+        raise PlanFileError(f"{path}: {error}; start a new run with fresh=true") from error
+    return Plan.from_json(value, source=str(path))
+
+
+def read_request(path: Path) -> dict[str, Any]:
+    """Reads one cell's frozen request.
+
+    Raises:
+        PlanFileError: The file is missing or damaged.
+    """
+    try:
+        value = read_json(path)
+    except (OSError, ValueError) as error:
+        raise PlanFileError(f"{path}: {error}; start a new run with fresh=true") from error
+    if not isinstance(value, dict):
+        raise PlanFileError(f"{path}: not a JSON object; start a new run with fresh=true")
+    return value
+
+
+def is_finished(run_dir: Path, plan: Plan) -> bool:
+    """Whether every trial of ``plan`` has a file in ``run_dir``, and a matrix was written."""
+    layout = RunLayout(run_dir, plan.workload)
+    if not layout.matrix_json.is_file():
+        return False
+    for cell in plan.cells:
+        try:
+            present = {entry.name for entry in layout.trial_folder(cell.name).iterdir()}
+        except OSError:
+            return False
+        if any(layout.trial(cell.name, trial).name not in present for trial in range(cell.trials)):
+            return False
+    return True
+
+
+def runs_folder(plan: Plan, output: Path) -> Path:
+    """Returns the folder of all runs of a plan's ticket and workload."""
+    return output / ticket_folder(plan.ticket) / safe_name(plan.workload)
+
+
+def choose_run(
+    plan: Plan,
+    output: Path,
+    *,
+    run_dir: Path | None = None,
+    fresh: bool = False,
+    refresh: bool = False,
+    reuse_finished: bool = True,
+    now: datetime,
+) -> RunChoice:
+    """Decides where ``plan`` runs; reads the disk, writes nothing.
+
+    Args:
+        plan: The compiled plan.
+        output: The folder that holds all runs.
+        run_dir: A run directory that the user named, or None to look for one.
+        fresh: Start a new run whatever is there.
+        refresh: Take the registry's present contents where an earlier run froze older ones.
+        reuse_finished: Whether a finished run of the same plan answers the request; if not, a new one is made.
+        now: The time that names a new run.
+
+    Raises:
+        RunDirError: The named directory cannot be used.
+        PlanFileError: The named directory holds a damaged plan.
+    """
+    if run_dir is not None:
+        if fresh:
+            raise RunDirError("fresh: contradicts run_dir; give one of the two")
+        return _named_run(plan, run_dir, refresh)
+    parent = runs_folder(plan, output)
+    if not fresh:
+        found = [(directory, old) for directory, old in _runs(parent) if old.recipe_key == plan.recipe_key]
+        # Unfinished runs come first, the latest of them; then the latest finished one.
+        found.sort(key=lambda run: run[1].created_at, reverse=True)
+        same = [run for run in found if refresh is False or run[1].key == plan.key]
+        for directory, old in same:
+            if not is_finished(directory, old):
+                return _continue(plan, directory, old, "continued")
+        for directory, old in same:
+            if reuse_finished and old.key == plan.key:
+                return _continue(plan, directory, old, "finished")
+    return RunChoice(run_dir=_new_name(parent, now), state="new", plan=plan)
+
+
+def materialise(choice: RunChoice, *, exclusive: bool) -> None:
+    """Makes the run directory and writes the frozen plan into it; the summary comes last.
+
+    Args:
+        choice: Where the plan goes.
+        exclusive: Whether the directory must not exist yet.
+
+    Raises:
+        RunDirError: The directory appeared meanwhile.
+        OSError: The disk refuses.
+    """
+    plan = choice.plan
+    layout = RunLayout(choice.run_dir, plan.workload)
+    choice.run_dir.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        choice.run_dir.mkdir(exist_ok=not exclusive)
+    except FileExistsError as error:
+        raise RunDirError(
+            f"{choice.run_dir}: another sweep took this name in the same second; run the same command again"
+        ) from error
+    for cell in plan.cells:
+        if cell.request is not None:
+            path = layout.cell(cell.name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _write_if_changed(path, cell.request)
+    _write_if_changed(layout.plan, plan.to_json())
+
+
+def _write_if_changed(path: Path, value: Mapping[str, Any]) -> None:
+    try:
+        if read_json(path) == value:
+            return
+    except (OSError, ValueError):
+        pass
+    write_json_atomic(path, value)
+
+
+def _runs(parent: Path) -> Iterator[tuple[Path, Plan]]:
+    """Yields the readable runs below one workload's folder; others are left alone."""
+    try:
+        names = sorted(entry.name for entry in parent.iterdir())
+    except OSError:
+        return
+    for name in names:
+        try:
+            yield parent / name, read_plan(parent / name)
+        except PlanFileError:
+            continue
+
+
+def _new_name(parent: Path, now: datetime) -> Path:
+    stem = now.strftime("%Y-%m-%dT%H-%M-%S")
+    candidate, suffix = parent / stem, 1
+    while candidate.exists():
+        suffix += 1
+        candidate = parent / f"{stem}-{suffix}"
+    return candidate
+
+
+def _named_run(plan: Plan, run_dir: Path, refresh: bool) -> RunChoice:
+    if not run_dir.exists():
+        return RunChoice(run_dir=run_dir, state="new", plan=plan)
+    if not run_dir.is_dir():
+        raise RunDirError(f"run_dir: {run_dir} is not a folder")
+    if not (run_dir / "plan.json").exists():
+        if any(run_dir.iterdir()):
+            raise RunDirError(
+                f"run_dir: {run_dir} is not empty and holds no plan.json; name a run directory or a new one"
+            )
+        return RunChoice(run_dir=run_dir, state="continued", plan=plan)
+    old = read_plan(run_dir)
+    if old.workload != plan.workload:
+        raise RunDirError(f"run_dir: {run_dir} holds a run of workload {old.workload!r}, not {plan.workload!r}")
+    frozen = not refresh and old.recipe_key == plan.recipe_key
+    if frozen and (old.key == plan.key or not is_finished(run_dir, old)):
+        return _continue(plan, run_dir, old, "finished" if is_finished(run_dir, old) else "continued")
+    return RunChoice(run_dir=run_dir, state="continued", plan=_succeed(plan, old))
+
+
+def _succeed(plan: Plan, old: Plan) -> Plan:
+    """Returns ``plan`` as the next one of a run directory that held ``old``."""
+    if plan.key == old.key:
+        return replace(plan, created_at=old.created_at, history=old.history)
+    entry = {
+        "created_at": old.created_at,
+        "plan_key": old.key,
+        "aorta_version": old.aorta_version,
+        "trials": {cell.name: cell.trials for cell in old.cells},
+    }
+    return replace(plan, history=(*old.history, entry))
+
+
+def _continue(plan: Plan, run_dir: Path, old: Plan, state: Literal["continued", "finished"]) -> RunChoice:
+    """Continues a run of the same recipe; where the registry has changed since, its frozen values stay."""
+    if old.key == plan.key:
+        return RunChoice(run_dir=run_dir, state=state, plan=_succeed(plan, old))
+    layout = RunLayout(run_dir, old.workload)
+    now_by_name = {cell.name: cell.request or {} for cell in plan.cells}
+    cells = []
+    notices = []
+    for cell in old.cells:
+        request = read_request(layout.cell(cell.name))
+        cells.append(replace(cell, request=request))
+        notices += drift(cell.name, request, now_by_name.get(cell.name, {}))
+    notices.append(
+        "the values frozen when this run started are kept; refresh=true takes the new ones, fresh=true starts a new run"
+    )
+    # What does not touch a trial's result (baseline, threshold, ticket) follows the recipe as it is now.
+    frozen = replace(
+        old, cells=tuple(cells), confound=plan.confound, recipe=plan.recipe, recipe_source=plan.recipe_source
+    )
+    return RunChoice(run_dir=run_dir, state=state, plan=frozen, notices=tuple(notices))
+
+
+def drift(cell: str, frozen: Mapping[str, Any], present: Mapping[str, Any]) -> list[str]:
+    """Names what a cell's frozen request has otherwise than the registry has now, a line each."""
+    lines = []
+    old_env, new_env = frozen.get("env", {}), present.get("env", {})
+    for name in sorted({*old_env, *new_env}):
+        old, new = old_env.get(name), new_env.get(name)
+        if (old or {}).get("value") != (new or {}).get("value"):
+            layer = (new or old)["layer"]
+            lines.append(f"cell {cell}: {name} was {_shown(old)} and is now {_shown(new)} ({layer})")
+    for part in ("environment", "isolation", "launch"):
+        if frozen.get(part) != present.get(part) and not (part == "environment" and _same_place(frozen, present)):
+            lines.append(f"cell {cell}: {part} was {frozen.get(part)!r} and is now {present.get(part)!r}")
+    return lines
+
+
+def _shown(entry: Mapping[str, str] | None) -> str:
+    return "unset" if entry is None else repr(entry["value"])
+
+
+def _same_place(frozen: Mapping[str, Any], present: Mapping[str, Any]) -> bool:
+    """Whether two requests' environments differ only in what the overlay already shows."""
+    ignored = {"env", "source_package"}
+    return {k: v for k, v in frozen["environment"].items() if k not in ignored} == {
+        k: v for k, v in present.get("environment", {}).items() if k not in ignored
+    }

@@ -1,0 +1,21 @@
+# One job per (cell, trial): a supervisor that turns every end of the trial into a result file.
+
+
+rule trial:
+    input:
+        # Taken before, but no reason to run a trial again.
+        lambda wildcards: [ancient(path) for path in SWEEP.snapshot_before(wildcards.cell)],
+    output:
+        SWEEP.pattern(RUN.trial("{cell}", "{trial}")),
+    priority: lambda wildcards: -SWEEP.position(wildcards.cell, wildcards.trial)
+    resources:
+        device=1,
+    params:
+        request=lambda wildcards: SWEEP.trial_param(wildcards.cell, wildcards.trial),
+        # Taking `input` as well keeps these from being a reason to run a trial again.
+        arguments=lambda wildcards, input: SWEEP.trial_arguments(wildcards.cell, wildcards.trial),
+    message:
+        "trial {wildcards.trial} of cell {wildcards.cell}"
+    shell:
+        "{PYTHON:q} -I -S {SUPERVISOR:q} --run-dir {RUN.run_dir:q} --cell {wildcards.cell:q}"
+        " --trial {wildcards.trial} {params.arguments}"

@@ -1,0 +1,187 @@
+"""The torch side of ``training``: model, data, steps, checks.
+
+Imports torch; import this module from ``setup()`` or ``run()``. Shape suffixes: B batch, T tokens, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from aorta.workloads.base import WorkloadResult
+from aorta.workloads.device import synchronize
+from aorta.workloads.dtypes import torch_dtype
+from aorta.workloads.failures import FailureLog, Phase
+from aorta.workloads.finite import NonFinite, find_nonfinite
+from aorta.workloads.models import ModelSpec, TokenModel, build_model, parameter_count
+from aorta.workloads.process_group import RankInfo, gather_objects
+from aorta.workloads.timing import Stopwatch
+
+if TYPE_CHECKING:
+    from aorta.workloads.training import TrainingConfig, TrainingModelConfig
+
+_HINTS = {
+    "fail_on_nan_loss": "the loss is not finite",
+    "fail_on_nan_grad": "the gradient is not finite after the reduction over ranks",
+    "fail_on_nonfinite_output": "the model's logits are not finite",
+}
+
+
+class TrainingSession:
+    """A model under training on one rank; needs the process group.
+
+    Args:
+        settings: Configuration of the workload.
+        info: This rank among the others.
+        device: Where it computes.
+
+    Attributes:
+        model: The parallelised model.
+        optimizer: Its optimiser.
+    """
+
+    def __init__(self, settings: TrainingConfig, info: RankInfo, device: torch.device) -> None:
+        self._settings = settings
+        self._info = info
+        self._device = device
+        self._dtype = torch_dtype(settings.dtype)
+        model = build_model(_model_spec(settings.model, settings.seq_len), settings.seed).to(device)
+        self.parameter_count = parameter_count(model)
+        self.model = self._parallelise(model)
+        opt = settings.optimizer
+        self.optimizer = torch.optim.AdamW(
+            self.model.parameters(), lr=opt.lr, betas=opt.betas, eps=opt.eps, weight_decay=opt.weight_decay, fused=True
+        )
+        self._data = torch.Generator().manual_seed(settings.seed * 1_000_003 + info.rank)
+        self._failures = FailureLog("training")
+
+    def train(self, steps: int) -> WorkloadResult:
+        """Runs the warm-up and ``steps`` timed steps, then shares what every rank found; a collective."""
+        stopwatch = Stopwatch(partial(synchronize, self._device))
+        for step in range(self._settings.warmup_steps):
+            self._check(*self._step(*self._next_batch()), step, "warmup")
+        loss = torch.zeros(())
+        for step in range(steps):
+            batch = self._next_batch()
+            with stopwatch.measure():
+                loss, logits_BTV = self._step(*batch)
+            self._check(loss, logits_BTV, step, "timed")
+        return self._result(steps, stopwatch, float(loss))
+
+    def _parallelise(self, model: TokenModel) -> nn.Module:
+        if self._settings.parallelism == "ddp":
+            return DistributedDataParallel(model, device_ids=[self._device] if self._device.type == "cuda" else None)
+        mesh = init_device_mesh(self._device.type, (self._info.world_size,))
+        # Gradients are reduced in float32: a sum over ranks in bfloat16 would depend on how many ranks there are.
+        policy = MixedPrecisionPolicy(param_dtype=self._dtype, reduce_dtype=torch.float32)
+        for block in model.blocks:
+            fully_shard(block, mesh=mesh, mp_policy=policy)
+        fully_shard(model, mesh=mesh, mp_policy=policy)
+        return model
+
+    def _next_batch(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Draws tokens and the tokens that follow them, both BT, on the CPU so that every device sees the same."""
+        s = self._settings
+        shape = (s.batch_size, s.seq_len + 1)
+        ids = torch.randint(s.model.vocab_size, shape, generator=self._data)
+        return ids[:, :-1].to(self._device), ids[:, 1:].to(self._device)
+
+    def _step(self, tokens_BT: torch.Tensor, targets_BT: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Does forward, backward and update; returns the loss and logits_BTV, and leaves the gradients in place."""
+        self.optimizer.zero_grad(set_to_none=True)
+        # FSDP casts by its own policy; DDP leaves the parameters float32 and needs autocast.
+        cast = self._settings.parallelism == "ddp" and self._dtype != torch.float32
+        with torch.autocast(self._device.type, dtype=self._dtype, enabled=cast):
+            logits_BTV = self.model(tokens_BT)
+        loss = F.cross_entropy(logits_BTV.float().flatten(0, 1), targets_BT.flatten())
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach(), logits_BTV.detach()
+
+    def _check(self, loss: torch.Tensor, logits_BTV: torch.Tensor, step: int, phase: Phase) -> None:
+        """Looks at a finished step, outside the timed part; reads from the device once if all is well."""
+        checks = self._settings.checks
+        watched: list[tuple[str, str, torch.Tensor]] = []
+        if checks.fail_on_nonfinite_output:
+            watched.append(("fail_on_nonfinite_output", "logits", logits_BTV))
+        if checks.fail_on_nan_loss:
+            watched.append(("fail_on_nan_loss", "loss", loss))
+        if checks.fail_on_nan_grad:
+            for name, parameter in self.model.named_parameters():
+                if parameter.grad is not None:
+                    watched.append(("fail_on_nan_grad", f"{name.removeprefix('module.')}.grad", _local(parameter.grad)))
+        check_of = {name: check for check, name, _ in watched}
+        by_check: dict[str, list[NonFinite]] = {}
+        for found in find_nonfinite([(name, tensor) for _, name, tensor in watched]):
+            by_check.setdefault(check_of[found.name], []).append(found)
+        for check, bad in by_check.items():
+            others = f" (and {len(bad) - 1} more tensors)" if len(bad) > 1 else ""
+            self._failures.add(
+                step=step,
+                phase=phase,
+                check=check,
+                hint=f"{_HINTS[check]}: {bad[0].name}{others}, rank {self._info.rank}, step {step}",
+                rank=self._info.rank,
+                tensor=bad[0].name,
+                nan_count=bad[0].nan_count,
+                inf_count=bad[0].inf_count,
+            )
+
+    def _result(self, steps: int, stopwatch: Stopwatch, final_loss: float) -> WorkloadResult:
+        # One exchange at the end: a collective at every step would add to what is being watched.
+        mine = (self._failures.count, self._failures.first_step, self._failures.details, final_loss)
+        gathered = gather_objects(mine, self._info.world_size)
+        failure_count = sum(count for count, _, _, _ in gathered)
+        first_steps = [first for _, first, _, _ in gathered if first is not None]
+        details = [entry for _, _, entries, _ in gathered for entry in entries]
+        details.sort(key=lambda entry: (entry["phase"] == "timed", entry["step"], entry["rank"]))
+        s = self._settings
+        return WorkloadResult(
+            passed=failure_count == 0,
+            failure_count=failure_count,
+            first_failure_iteration=min(first_steps, default=None),
+            failure_details=details,
+            total_iterations=steps,
+            step_times_ms=stopwatch.times_ms,
+            elapsed_sec=stopwatch.total_sec,
+            metrics={
+                "parallelism": s.parallelism,
+                "rank": self._info.rank,
+                "world_size": self._info.world_size,
+                "device": str(self._device),
+                "dtype": s.dtype,
+                "model_kind": s.model.kind,
+                "parameter_count": self.parameter_count,
+                "final_loss": sum(loss for _, _, _, loss in gathered) / len(gathered),
+                **stopwatch.metrics(),
+            },
+            main_work_started=True,
+            executed_iterations=steps,
+            configured_iterations=steps,
+        )
+
+
+def _model_spec(model: TrainingModelConfig, seq_len: int) -> ModelSpec:
+    return ModelSpec(
+        attention="none" if model.kind == "mlp" else "causal",
+        hidden_size=model.hidden_size,
+        num_layers=model.num_layers,
+        num_heads=model.num_heads,
+        ffn_size=model.ffn_size,
+        vocab_size=model.vocab_size,
+        num_experts=model.num_experts if model.kind == "moe_transformer" else 1,
+        max_positions=seq_len,
+    )
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns this rank's shard of a distributed tensor, or the tensor itself."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

@@ -1,0 +1,45 @@
+"""``python -m aorta.matrix RUN_DIR``: aggregates a run directory, complete or not, and shows the matrix."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from aorta.matrix.markdown import render_markdown
+from aorta.matrix.write import write_matrix
+from aorta.plan.model import PlanFileError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command.
+
+    Args:
+        arguments: Command-line arguments, or None for the process's own.
+
+    Returns:
+        0 when the files were written, whether or not trials are missing; 2 when they could not be.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m aorta.matrix",
+        description="Aggregates the trials of a run directory to matrix.json, matrix.md and perf.md.",
+        epilog="example: python -m aorta.matrix results/EXAMPLE-001/training/2026-04-28T14-12-03",
+    )
+    parser.add_argument("run_dir", metavar="RUN_DIR", help="the folder that holds plan.json and cells/")
+    parser.add_argument("--quiet", action="store_true", help="write the files and print nothing")
+    options = parser.parse_args(arguments)
+    try:
+        matrix = write_matrix(options.run_dir)
+    except (PlanFileError, OSError) as error:
+        print(f"aorta.matrix: {error}", file=sys.stderr)
+        return 2
+    if not options.quiet:
+        text = render_markdown(matrix)
+        # A terminal may not speak UTF-8; the matrix is worth showing all the same.
+        encoding = sys.stdout.encoding or "utf-8"
+        print(text.encode(encoding, "replace").decode(encoding), end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

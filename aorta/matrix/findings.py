@@ -1,0 +1,104 @@
+"""What a cell's trials have to say, each thing once: hints, errors, metrics, and where they ran."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from aorta._jsonio import canonical_json
+from aorta.matrix.numbers import finite_number, mean
+
+NEVER_STARTED = "the workload ended without starting its main work"
+
+
+def failure_hints(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Returns each distinct hint with the number of trials that gave it, most frequent first.
+
+    A hint comes from a workload's ``failure_details`` or from an error. A trial that repeats a hint a thousand times
+    counts once: how many trials failed so is what an intermittent failure is judged by.
+    """
+    counts: Counter[str] = Counter()
+    for record in records:
+        sources = [record["error"], *((record["result"] or {}).get("failure_details") or ())]
+        hints = (source.get("hint") for source in sources if isinstance(source, dict))
+        counts.update({hint.strip() for hint in hints if isinstance(hint, str) and hint.strip()})
+    return [{"hint": hint, "count": number} for hint, number in sorted(counts.items(), key=_most_frequent)]
+
+
+def _most_frequent(item: tuple[str, int]) -> tuple[int, str]:
+    return -item[1], item[0]
+
+
+def error_summary(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Returns each distinct (exit status, message) with the trials that ended so, most frequent first."""
+    trials: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for record in records:
+        message = _error_message(record)
+        if message is not None:
+            trials[record["exit_status"], message].append(record["trial"])
+    ordered = sorted(trials.items(), key=lambda item: (-len(item[1]), item[0]))
+    return [
+        {"message": message, "exit_status": status, "count": len(indices), "trials": sorted(indices)}
+        for (status, message), indices in ordered
+    ]
+
+
+def _error_message(record: Mapping[str, Any]) -> str | None:
+    error = record["error"]
+    if error is None:
+        return NEVER_STARTED if record["did_not_run"] else None
+    message, kind = str(error["message"] or "").strip(), str(error["type"] or "").strip()
+    if not message:
+        return kind or "no message"
+    # Exceptions have class names; "signal", "exit" and "timeout" are told by the message itself.
+    is_exception = kind[:1].isupper()
+    return f"{kind}: {message}" if is_exception and not message.startswith(kind) else message
+
+
+def summarize_metrics(records: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Returns the workload's metrics over the cell's trials, sorted by name.
+
+    Returns:
+        Metric name to ``{"kind": "number", "trials", "mean", "min", "max"}`` if it is a finite number in every trial
+        that has it, ``{"kind": "value", "trials", "value"}`` if it is the same in all of them, or
+        ``{"kind": "varies", "trials"}``.
+    """
+    values: dict[str, list[Any]] = defaultdict(list)
+    for record in records:
+        for name, value in ((record["result"] or {}).get("metrics") or {}).items():
+            values[name].append(value)
+    return {name: _summarize_metric(values[name]) for name in sorted(values)}
+
+
+def _summarize_metric(values: Sequence[Any]) -> dict[str, Any]:
+    numbers = [number for number in map(finite_number, values) if number is not None]
+    if len(numbers) == len(values):
+        return {
+            "kind": "number",
+            "trials": len(values),
+            "mean": mean(numbers),
+            "min": min(numbers),
+            "max": max(numbers),
+        }
+    if len({canonical_json(value) for value in values}) == 1:
+        return {"kind": "value", "trials": len(values), "value": values[0]}
+    return {"kind": "varies", "trials": len(values)}
+
+
+def hosts(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns the host names that the trials ran on, sorted."""
+    return sorted({str(record["host"]["hostname"]) for record in records if (record["host"] or {}).get("hostname")})
+
+
+def devices(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Returns the distinct devices that the trials ran on, each with ``kind``, ``index`` and ``identity``."""
+    found = {
+        canonical_json(device): device
+        for device in (
+            {name: record["device"].get(name) for name in ("kind", "index", "identity")}
+            for record in records
+            if record["device"] is not None
+        )
+    }
+    return [found[key] for key in sorted(found)]

@@ -1,0 +1,108 @@
+"""One sentence for each thing in the table that a reader could misread, and only for what occurs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from aorta.matrix import confound
+from aorta.matrix.aggregate import Matrix
+from aorta.matrix.text import joined, p_value, plural
+
+Cells = Sequence[Mapping[str, Any]]
+
+
+def notes(matrix: Matrix) -> list[str]:
+    """Returns the notes of a matrix, a line each, as plain text."""
+    cells = matrix["cells"]
+    return [
+        *_tags(cells, matrix["confound"]["threshold"]),
+        *_less_often(cells, matrix["confound"]["baseline_cell"]),
+        *_errors(cells),
+        *_sources(cells),
+        *_snapshots(matrix["environments"]),
+    ]
+
+
+def _tags(cells: Cells, threshold: float) -> list[str]:
+    """Explains each tag that is present."""
+    reasons: dict[str, dict[str | None, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for cell in cells:
+        tag = cell["confound"]["tag"].split(" (")[0]
+        reasons[tag][cell["confound"]["reason"]].append(cell["name"])
+    meanings = {
+        confound.BASELINE: "the cell that the others are compared with.",
+        confound.SPEED: (
+            f"its mean step takes more than {threshold:g} times the baseline's, so a change in failures may come from "
+            "the timing alone."
+        ),
+        confound.WORSE: "fails more often than the baseline, at comparable speed.",
+        confound.NO_EFFECT: "fails exactly as often as the baseline, at comparable speed.",
+        confound.UNREMARKABLE: "comparable speed, and no more failures than the baseline.",
+        confound.ERROR: "every trial ended in an error, which says nothing about the failure under test.",
+        confound.DID_NOT_RUN: "no trial started its main work.",
+    }
+    lines = [f"{tag}: {meaning}" for tag, meaning in meanings.items() if tag in reasons]
+    for reason, names in reasons.get(confound.NOT_AVAILABLE, {}).items():
+        lines.append(f"{confound.NOT_AVAILABLE}: not compared, {reason}: {joined(names)}.")
+    return lines
+
+
+def _less_often(cells: Cells, baseline_name: str) -> list[str]:
+    """Names the cells that look like a cure, with how likely that is chance."""
+    baseline = next((cell for cell in cells if cell["name"] == baseline_name), None)
+    if baseline is None or not baseline["event_rate"]:
+        return []
+    better = [
+        cell
+        for cell in cells
+        if cell["confound"]["tag"] == confound.UNREMARKABLE and cell["event_rate"] < baseline["event_rate"]
+    ]
+    if not better:
+        return []
+    which = joined([f"{cell['name']} {_judged(cell)} ({p_value(cell['p_value_vs_baseline'])})" for cell in better])
+    return [f"Fewer failures than the baseline's {_judged(baseline)}: {which}; p is the chance of it (Fisher's exact)."]
+
+
+def _judged(cell: Mapping[str, Any]) -> str:
+    counts = cell["verdict_counts"]
+    return f"{counts['fail']}/{counts['pass'] + counts['fail']}"
+
+
+def _errors(cells: Cells) -> list[str]:
+    if not any(cell["verdict_counts"]["error"] for cell in cells):
+        return []
+    lines = [
+        "Failure rate counts every trial that did not end well; Failures counts only those whose workload found "
+        "something wrong."
+    ]
+    partly = [
+        f"{cell['name']} {cell['did_not_run']}/{cell['trials_present']}"
+        for cell in cells
+        if cell["did_not_run"] and cell["confound"]["tag"] != confound.DID_NOT_RUN
+    ]
+    if partly:
+        lines.append(f"Trials that never started their main work: {joined(partly)}.")
+    return lines
+
+
+def _sources(cells: Cells) -> list[str]:
+    """Says which mean step times are not measured step by step."""
+    meanings = {
+        "elapsed_per_iter": "Mean step is elapsed time over iterations, not timed step by step",
+        "wall_clock_total": "Mean step is the trial's whole wall clock over its steps, set-up included",
+    }
+    lines = []
+    for source, meaning in meanings.items():
+        names = [cell["name"] for cell in cells if cell["step_time_source"] == source]
+        if names:
+            lines.append(f"{meaning}: {'all cells' if len(names) == len(cells) else joined(names)}.")
+    return lines
+
+
+def _snapshots(environments: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    names = [name for name, entry in environments.items() if entry["snapshot_captured"] is False]
+    if not names:
+        return []
+    return [f"No snapshot was captured inside {plural(len(names), 'environment')}: {joined(names)}."]

@@ -1,0 +1,233 @@
+"""The page that a person reads, as plain text without any markup: title, verdict, one table, and what needs saying.
+
+Each renderer puts the same page into its own format.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from aorta._jsonio import canonical_json
+from aorta.matrix.aggregate import Matrix
+from aorta.matrix.notes import notes
+from aorta.matrix.text import decimals_for, fixed, joined, one_line, percent, plural, ranges
+
+_LONGEST_NAME = 48
+_LONGEST_LINE = 240
+_LONGEST_VALUE = 32
+_LONGEST_CONFIG = 96
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """What is to be shown, in this order.
+
+    Attributes:
+        title: Ticket, workload and state.
+        complete: Whether every trial has a valid record.
+        verdict: One sentence: which cells fail, and how often.
+        header: Titles of the table's columns.
+        right: Titles of those that are aligned to the right.
+        rows: The table, one row a cell.
+        sections: Title and lines of each further part; only parts that have something to say.
+    """
+
+    title: str
+    complete: bool
+    verdict: str
+    header: tuple[str, ...]
+    right: frozenset[str]
+    rows: tuple[tuple[str, ...], ...]
+    sections: tuple[tuple[str, tuple[str, ...]], ...]
+
+
+def build_page(matrix: Matrix) -> Page:
+    """Returns the page of a matrix."""
+    header, rows = _table(matrix["cells"])
+    sections = {
+        "Warnings": _warnings(matrix["warnings"]),
+        "Failure hints": _hints(matrix["cells"]),
+        "Errors": _errors(matrix["cells"]),
+        "Missing trials": _missing(matrix["cells"]),
+        "Notes": notes(matrix),
+    }
+    return Page(
+        title=_title(matrix),
+        complete=matrix["complete"],
+        verdict=_verdict(matrix["cells"]),
+        header=header,
+        right=frozenset({"Failure rate", "Failures", "Errors", "Iterations", "Mean step (ms)"}),
+        rows=rows,
+        sections=tuple(
+            (title, tuple(one_line(line, _LONGEST_LINE) for line in lines))
+            for title, lines in sections.items()
+            if lines
+        ),
+    )
+
+
+def _title(matrix: Matrix) -> str:
+    missing = matrix["trials_expected"] - matrix["trials_present"]
+    trials = plural(matrix["trials_expected"], "trial")
+    state = "complete" if matrix["complete"] else f"INCOMPLETE: {missing} of {trials} missing"
+    name = matrix["workload"] if matrix["ticket"] is None else f"{matrix['ticket']}: {matrix['workload']}"
+    return f"{one_line(name, 120)}, {state}"
+
+
+def _verdict(cells: Sequence[Mapping[str, Any]]) -> str:
+    present = [cell for cell in cells if cell["trials_present"]]
+    if not present:
+        return "No trial has finished yet."
+    failing = [cell for cell in present if cell["verdict_counts"]["fail"]]
+    troubled = [cell for cell in present if cell["verdict_counts"]["error"]]
+    errors = joined([f"{cell['name']} {cell['verdict_counts']['error']}/{cell['trials_present']}" for cell in troubled])
+    if failing:
+        failing.sort(key=lambda cell: -cell["event_rate"])
+        which = joined(
+            [f"{cell['name']} {cell['verdict_counts']['fail']}/{cell['trials_present']}" for cell in failing]
+        )
+        verb = "fails" if len(failing) == 1 else "fail"
+        rest = f"; errors: {errors}" if troubled else ""
+        return f"{len(failing)} of {plural(len(cells), 'cell')} {verb}: {which}{rest}."
+    if troubled:
+        if any(cell["verdict_counts"]["pass"] for cell in present):
+            return f"No cell fails, but some trials end in an error: {errors}."
+        return f"No trial gave a verdict; all end in an error: {errors}."
+    number = sum(cell["trials_present"] for cell in present)
+    trials = "The only trial passes" if number == 1 else f"All {number} trials pass"
+    expected = sum(cell["trials"] for cell in cells)
+    return f"{trials}{'' if number == expected else f' of the {expected} planned'}."
+
+
+def _table(cells: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+    decimals = decimals_for(cell["mean_step_time_ms"] for cell in cells)
+    configs = varying_config(cells)
+    header = (
+        *("Cell", "Mitigations", "Environment", "Failure rate", "Failures", "Errors"),
+        *("Iterations", "Mean step (ms)", "Confound"),
+    )
+    rows = [
+        (
+            one_line(cell["name"], _LONGEST_NAME),
+            "?" if cell["mitigations"] is None else one_line(", ".join(cell["mitigations"]), 2 * _LONGEST_NAME),
+            _environment(cell),
+            percent(cell["failure_rate"]),
+            f"{cell['verdict_counts']['fail']}/{cell['trials_present']}" if cell["trials_present"] else "-",
+            str(cell["verdict_counts"]["error"]),
+            _iterations(cell["iterations"]),
+            fixed(cell["mean_step_time_ms"], decimals),
+            cell["confound"]["tag"],
+        )
+        for cell in cells
+    ]
+    if not any(configs):
+        return header, tuple(rows)
+    return (*header, "Config"), tuple((*row, _config(config)) for row, config in zip(rows, configs, strict=True))
+
+
+def _environment(cell: Mapping[str, Any]) -> str:
+    """Names the environment, and says so where the workload took no notice of it."""
+    descriptor, ignored = cell["resolved_environment"] or {}, cell["environment_fields_ignored"] or []
+    # An inline environment's name is a hash; its image says more.
+    inline = cell["environment"].startswith("_inline_") and descriptor.get("docker")
+    name = one_line(str(descriptor["docker"]) if inline else cell["environment"], _LONGEST_NAME)
+    if not ignored:
+        return name
+    honoured = [
+        field
+        for field in ("docker", "venv", "buck_target", "emulator")
+        if descriptor.get(field) is not None and field not in ignored
+    ]
+    return f"{name} ({', '.join(ignored)} ignored)" if honoured else f"{name} (ran on host)"
+
+
+def _iterations(iterations: Mapping[str, int | None]) -> str:
+    executed, configured = iterations["executed"], iterations["configured"]
+    if executed is None:
+        return "-"
+    return str(executed) if configured is None else f"{executed}/{configured}"
+
+
+def varying_config(cells: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+    """Returns, cell by cell, the ``workload_config`` entries whose value is not the same in every cell.
+
+    Returns:
+        Dotted key to the value as text; a key that a cell does not set is absent there.
+    """
+    flat = [dict(_flatten(cell["workload_config"])) for cell in cells]
+    keys = sorted({key for config in flat for key in config})
+    varying = [key for key in keys if len({config.get(key) for config in flat}) > 1]
+    return [{key: config[key] for key in varying if key in config} for config in flat]
+
+
+def _flatten(value: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """Returns dotted keys and canonical JSON values; JSON tells 1 from true and from "1"."""
+    pairs = []
+    for key, entry in value.items():
+        if isinstance(entry, dict) and entry:
+            pairs += _flatten(entry, f"{prefix}{key}.")
+        else:
+            pairs.append((f"{prefix}{key}", canonical_json(entry)))
+    return pairs
+
+
+def _config(config: Mapping[str, str]) -> str:
+    if not config:
+        return "-"
+    settings = []
+    for key, value in config.items():
+        # A plain word needs no quotes to be understood.
+        plain = value[1:-1] if value.startswith('"') and value[1:-1].isidentifier() else value
+        settings.append(f"{key}={one_line(plain, _LONGEST_VALUE)}")
+    return one_line(", ".join(settings), _LONGEST_CONFIG)
+
+
+def _warnings(warnings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """One line for each distinct message, with the cells that it is about."""
+    cells: dict[str, list[str]] = defaultdict(list)
+    for warning in warnings:
+        of_message = cells[warning["message"]]
+        if warning["cell"] is not None and warning["cell"] not in of_message:
+            of_message.append(warning["cell"])
+    return [f"{joined(names)}: {message}" if names else message for message, names in cells.items()]
+
+
+def _hints(cells: Sequence[Mapping[str, Any]]) -> list[str]:
+    where: dict[str, list[tuple[str, int]]] = defaultdict(list)
+    for cell in cells:
+        for entry in cell["failure_hints"]:
+            where[entry["hint"]].append((cell["name"], entry["count"]))
+    ordered = sorted(where.items(), key=lambda item: (-sum(number for _, number in item[1]), item[0]))
+    return [
+        f"{plural(sum(number for _, number in counts), 'trial')} ({_by_cell(counts)}): {one_line(hint, 160)}"
+        for hint, counts in ordered
+    ]
+
+
+def _by_cell(counts: Sequence[tuple[str, int]]) -> str:
+    return counts[0][0] if len(counts) == 1 else joined([f"{name} {number}" for name, number in counts], 4)
+
+
+def _errors(cells: Sequence[Mapping[str, Any]]) -> list[str]:
+    where: dict[tuple[str, str], list[tuple[str, Sequence[int]]]] = defaultdict(list)
+    for cell in cells:
+        for entry in cell["error_summary"]:
+            where[entry["exit_status"], entry["message"]].append((cell["name"], entry["trials"]))
+    ordered = sorted(where.items(), key=lambda item: (-sum(len(trials) for _, trials in item[1]), item[0]))
+    lines = []
+    for (status, message), places in ordered:
+        number = plural(sum(len(trials) for _, trials in places), "trial")
+        which = joined([f"{name} {ranges(trials)}" for name, trials in places], 4)
+        lines.append(f"{status}, {number} ({which}): {one_line(message, 140)}")
+    return lines
+
+
+def _missing(cells: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [
+        f"{cell['name']}: {len(cell['missing_trials'])} of {cell['trials']} (trial {ranges(cell['missing_trials'])})"
+        for cell in cells
+        if cell["missing_trials"]
+    ]

@@ -1,0 +1,73 @@
+"""Builds a run directory's matrix and writes its files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from aorta._jsonio import write_text_atomic
+from aorta.matrix.aggregate import Matrix, aggregate
+from aorta.matrix.load import load_run
+from aorta.matrix.markdown import render_markdown
+from aorta.matrix.perf import render_perf
+from aorta.plan import RunLayout
+
+_DEEPEST_INDENT = 6
+
+
+def build_matrix(run_dir: Path | str) -> Matrix:
+    """Reads a run directory and returns its matrix; writes nothing.
+
+    Raises:
+        PlanFileError: ``plan.json`` is missing or damaged. Every other damage becomes a warning in the matrix.
+    """
+    run = load_run(Path(run_dir))
+    return aggregate(run.plan, run.requests, run.records, snapshots=run.snapshots, warnings=run.warnings)
+
+
+def write_matrix(run_dir: Path | str) -> Matrix:
+    """Builds the matrix and writes ``matrix.json``, ``matrix.md`` and ``perf.md``, each whole or not at all.
+
+    Raises:
+        PlanFileError: ``plan.json`` is missing or damaged.
+        OSError: A file cannot be written.
+    """
+    matrix = build_matrix(run_dir)
+    layout = RunLayout(run_dir, matrix["workload"])
+    _write(layout.matrix_md, render_markdown(matrix))
+    _write(layout.perf_md, render_perf(matrix))
+    # Last, because its presence says that the matrix is there.
+    _write(layout.matrix_json, matrix_json(matrix))
+    return matrix
+
+
+def _write(path: Path, text: str) -> None:
+    # A trial's message may hold half of a surrogate pair, which has no UTF-8.
+    write_text_atomic(path, text.encode("utf-8", "replace").decode("utf-8"))
+
+
+def matrix_json(matrix: Matrix) -> str:
+    """Returns the text of ``matrix.json``: indented, but a list of numbers or names on one line.
+
+    A cell holds every step time of its trials. One number a line would make the file unreadable, and the standard
+    library's indenting encoder ten times slower.
+
+    Raises:
+        ValueError: The matrix holds a NaN or an infinity.
+    """
+    return _dump(matrix, 0) + "\n"
+
+
+def _dump(value: Any, level: int) -> str:
+    nested = isinstance(value, dict | list) and value and level < _DEEPEST_INDENT
+    if isinstance(value, list) and nested:
+        nested = any(isinstance(item, dict | list) for item in value)
+    if not nested:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    indent, outdent = " " * (level + 1), " " * level
+    if isinstance(value, list):
+        lines = [f"{indent}{_dump(item, level + 1)}" for item in value]
+        return "[\n" + ",\n".join(lines) + f"\n{outdent}]"
+    lines = [f"{indent}{json.dumps(key, ensure_ascii=False)}: {_dump(item, level + 1)}" for key, item in value.items()]
+    return "{\n" + ",\n".join(lines) + f"\n{outdent}}}"

@@ -1,0 +1,220 @@
+"""A recipe becomes a plan: precedence, fingerprints, warnings, and the golden plan."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aorta._jsonio import json_digest
+from aorta.plan.compile import RegisteredWorkload
+from aorta.plan.model import Plan, PlanFileError
+from aorta.registry.model import Environment, Mitigation
+from aorta.workloads.base import Workload
+from tests.plan.conftest import LOCAL, NONE, Checked, make_recipe, registered
+
+GOLDEN = Path(__file__).parent / "golden" / "plan.json"
+
+Compile = Callable[..., Plan]
+
+
+def request(plan: Plan, cell: str) -> dict[str, Any]:
+    found = {planned.name: planned.request for planned in plan.cells}[cell]
+    assert found is not None
+    return dict(found)
+
+
+def test_golden_plan(compiled: Compile) -> None:
+    """The whole plan of a fixed recipe, cell requests included, is what it was."""
+    plan = compiled(trial_timeout_sec=60.0, order_seed=7)
+    made = {"plan": plan.to_json(), "requests": [cell.request for cell in plan.cells]}
+    assert made == json.loads(GOLDEN.read_text("utf-8"))
+
+
+def test_each_variable_keeps_the_layer_that_set_it(compiled: Compile) -> None:
+    """environment < mitigations in list order < recipe extra_env < cell extra_env."""
+    assert request(compiled(), "image")["env"] == {
+        "BASE": {"value": "image", "layer": "environment:_inline_acb97e4a"},
+        "DISABLE_TF32": {"value": "0", "layer": "recipe.extra_env"},
+        "HSA_XNACK": {"value": "1", "layer": "mitigation:xnack"},
+        "SITE": {"value": "cell", "layer": "cell.extra_env"},
+    }
+
+
+def test_cell_settings_replace_or_merge_with_the_recipe(compiled: Compile) -> None:
+    """Trials, steps and collectors replace; workload_config merges key by key."""
+    plan = compiled()
+    assert (request(plan, "stacked")["trials"], request(plan, "stacked")["steps"]) == (5, 9)
+    assert request(plan, "image")["workload_config"] == {"known": 2, "nested": {"a": [1, 2.5, None, True]}}
+    assert request(plan, "image")["collect"] == {}
+    assert request(plan, "stacked")["collect"] == {"layer_numerics": {"NANLOG_SAMPLE_EVERY": "10"}}
+
+
+@pytest.mark.parametrize("isolation", ["process", "in_process"])
+def test_auto_isolation_follows_the_workload(compiled: Compile, isolation: str) -> None:
+    """`auto` takes the workload's own default."""
+
+    class Own(Checked):
+        isolation_default = isolation  # type: ignore[assignment]
+
+    assert request(compiled(workload=registered(Own)), "stacked")["isolation"] == isolation
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"ticket": None},
+        {"trials": 30},
+        {"save_logs": True},
+        {"confound": replace(make_recipe().confound, threshold=2.0)},
+        {"source": "elsewhere.yaml"},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_fingerprints_ignore_what_cannot_change_a_result(compiled: Compile, changes: dict[str, Any]) -> None:
+    """Ticket, number of trials, logs, baseline rules and the file's name rerun nothing."""
+    before = [cell.fingerprint for cell in compiled().cells]
+    assert [cell.fingerprint for cell in compiled(make_recipe(**changes)).cells] == before
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"workload": "other"},
+        {"steps": 41},
+        {"trial_isolation": "in_process"},
+        {"extra_env": {"SITE": "recipe", "DISABLE_TF32": "1"}},
+        {"workload_config": {"known": 1, "nested": {"a": [2.5, 1, None, True]}}},
+        {"collect": {}},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_fingerprints_change_with_what_can_change_a_result(compiled: Compile, changes: dict[str, Any]) -> None:
+    """Workload, steps, isolation, variables, settings (order in lists too) and collectors make results stale."""
+    before = compiled().cells[0].fingerprint
+    assert compiled(make_recipe(**changes)).cells[0].fingerprint != before
+
+
+def test_a_cells_own_change_leaves_the_others_current(compiled: Compile) -> None:
+    """A changed step count of one cell makes only that cell's trials stale."""
+    recipe = make_recipe()
+    changed = replace(recipe, cells=(recipe.cells[0], replace(recipe.cells[1], steps=10), recipe.cells[2]))
+    same = [a.fingerprint == b.fingerprint for a, b in zip(compiled().cells, compiled(changed).cells, strict=True)]
+    assert same == [True, False, True]
+
+
+def test_an_image_is_part_of_the_fingerprint_but_a_name_is_not(compiled: Compile) -> None:
+    """Two names of one place are the same place; two images are not."""
+    recipe = make_recipe()
+
+    def first_fingerprint(environment: Environment) -> str:
+        cell = replace(recipe.cells[0], environment=environment)
+        return compiled(replace(recipe, cells=(cell, *recipe.cells[1:]))).cells[0].fingerprint
+
+    assert first_fingerprint(replace(LOCAL, name="other")) == first_fingerprint(LOCAL)
+    assert first_fingerprint(replace(LOCAL, docker="a:1")) != first_fingerprint(replace(LOCAL, docker="a:2"))
+
+
+def test_the_plan_key_covers_cells_trials_and_fingerprints_in_any_order(compiled: Compile) -> None:
+    """The same set of (cell, trial, fingerprint) is the same plan."""
+    recipe = make_recipe()
+    key = compiled().key
+    assert compiled(replace(recipe, cells=tuple(reversed(recipe.cells)))).key == key
+    assert compiled(replace(recipe, trials=4)).key != key
+    assert compiled(replace(recipe, steps=4)).key != key
+
+
+def test_a_huge_number_of_trials_costs_nothing(compiled: Compile) -> None:
+    """A recipe with 10**40 trials compiles at once: a plan never lists its trials."""
+    assert compiled(make_recipe(trials=10**40)).trial_count == 2 * 10**40 + 5
+
+
+def test_unknown_config_keys_are_warned_about_by_cell(compiled: Compile) -> None:
+    """A key that the workload would drop is a lever that was never pulled."""
+    messages = [(w["cell"], w["code"], w["message"]) for w in compiled().warnings if w["code"] == "unknown_config_key"]
+    assert ("image", "unknown_config_key", "workload_config.nested: unknown key; did you mean 'known'?") in messages
+    assert len(messages) == 3
+
+
+def test_a_place_that_the_workload_ignores_is_warned_about(compiled: Compile) -> None:
+    """A cell that names an image which nothing starts really runs on the host."""
+    (warning,) = [w for w in compiled().warnings if w["code"] == "ran_on_host"]
+    assert warning["cell"] == "image"
+    assert "docker 'acme/box:2'" in warning["message"]
+
+
+def test_a_workload_that_acts_on_images_is_believed(compiled: Compile) -> None:
+    """The class attribute says which fields the workload honours."""
+
+    class Docker(Checked):
+        acts_on = frozenset({"docker"})
+
+    assert not [w for w in compiled(workload=registered(Docker)).warnings if w["code"] == "ran_on_host"]
+
+
+def test_an_unregistered_workload_is_a_warning(compiled: Compile) -> None:
+    """The recipe is valid; its trials will say that the workload is missing."""
+    missing = RegisteredWorkload(
+        traits=Workload,
+        reference=None,
+        check_config=lambda config: [],
+        problem="workload 'nope' is not registered",
+    )
+    plan = compiled(workload=missing)
+    assert [w["code"] for w in plan.warnings] == ["workload_unavailable"]
+    assert request(plan, "image")["workload_ref"] is None
+
+
+def test_variables_inherited_by_cells_that_do_not_set_them_are_warned_about(compiled: Compile) -> None:
+    """A mitigation's variable in the launching shell would reach the baseline too."""
+    plan = compiled(ambient={"HSA_XNACK": "1", "HOME": "/root"})
+    (warning,) = [w for w in plan.warnings if w["code"] == "ambient_variable"]
+    assert "HSA_XNACK is set to '1'" in warning["message"]
+    assert "baseline-local" in warning["message"]
+
+
+def test_a_plan_survives_its_file(compiled: Compile) -> None:
+    """Reading plan.json back gives the same plan, less the requests that cell.json holds."""
+    plan = compiled()
+    assert Plan.from_json(json.loads(json.dumps(plan.to_json())), source="plan.json") == plan
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda value: value.update(schema_version=2),
+        lambda value: value.pop("cells"),
+        lambda value: value["cells"][0].update(trials=0),
+        lambda value: value["cells"][0].update(trials=True),
+        lambda value: value["cells"][0].update(fingerprint="0" * 64),
+        lambda value: value.update(warnings=3),
+        lambda value: value.update(environments=[]),
+    ],
+)
+def test_a_damaged_plan_is_refused_by_name(compiled: Compile, damage: Callable[[dict[str, Any]], object]) -> None:
+    """A wrong plan would give wrong rates, so nothing in it is guessed."""
+    value = json.loads(json.dumps(compiled().to_json()))
+    damage(value)
+    with pytest.raises(PlanFileError, match=r"^runs/1/plan\.json: "):
+        Plan.from_json(value, source="runs/1/plan.json")
+
+
+def test_mitigation_stacking_is_ordered(compiled: Compile) -> None:
+    """Where two agreeing mitigations set one variable, the later one is its layer."""
+    recipe = make_recipe()
+    again = Mitigation(name="again", env={"HSA_XNACK": "1"}, source_package="plugin")
+    cell = replace(
+        recipe.cells[0], mitigations=(NONE, Mitigation(name="x", env={"HSA_XNACK": "1"}, source_package="p"), again)
+    )
+    plan = compiled(replace(recipe, cells=(cell,)))
+    assert request(plan, "baseline-local")["env"]["HSA_XNACK"]["layer"] == "mitigation:again"
+
+
+def test_the_digest_is_of_canonical_json() -> None:
+    """Key order does not matter, list order does."""
+    assert json_digest({"a": 1, "b": [1, 2]}) == json_digest({"b": [1, 2], "a": 1})
+    assert json_digest([1, 2]) != json_digest([2, 1])

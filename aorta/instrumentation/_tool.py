@@ -47,9 +47,7 @@ class ToolResult:
         return f"exited with {self.returncode}{said}"
 
 
-def run_tool(
-    argv: Sequence[str], *, env: Mapping[str, str], timeout_sec: float, c_locale: bool = True
-) -> ToolResult:
+def run_tool(argv: Sequence[str], *, env: Mapping[str, str], timeout_sec: float, c_locale: bool = True) -> ToolResult:
     """Runs ``argv`` in a session of its own, reads at most 1 MiB of each stream, and ends it at the time limit.
 
     Args:

@@ -20,9 +20,9 @@ class UnknownFieldError(LookupError):
         nearest: Existing paths that resemble it, the most similar first.
     """
 
-    def __init__(self, path: str, nearest: list[str]) -> None:
+    def __init__(self, path: str, nearest: list[str], absent: str = "") -> None:
         hint = f"; nearest: {', '.join(nearest)}" if nearest else ""
-        super().__init__(f"the snapshot has no field {path!r}{hint}")
+        super().__init__(f"the snapshot has no field {path!r}{absent}{hint}")
         self.nearest = nearest
 
 
@@ -43,7 +43,12 @@ def field_value(snapshot: Mapping[str, Any], path: str) -> Any:
     nearest = difflib.get_close_matches(path, known, n=3, cutoff=0.5)
     last = path.rsplit(".", 1)[-1]
     nearest += [name for name in known if name.rsplit(".", 1)[-1] == last and name not in nearest]
-    raise UnknownFieldError(path, nearest[:3])
+    name = path.split(".")[0]
+    block = snapshot.get(name)
+    absent = isinstance(block, dict) and block.get("available") is False
+    raise UnknownFieldError(
+        path, nearest[:3], f", since {name} is absent: {block['reason']}" if block and absent else ""
+    )
 
 
 def _resolve(value: Any, parts: list[str]) -> tuple[bool, Any]:
@@ -148,9 +153,11 @@ _SUMMARIES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     ),
     "runtime_context": lambda b: _join(b["container"], b["container_image"], f"Python from {b['python']}"),
     "python": lambda b: _join(b["version"], b["implementation"], f"{len(b['packages'])} packages"),
-    "env_vars": lambda b: _join(*(f"{name}={value}" for name, value in b["set"].items()))
-    if b["set"]
-    else f"none of {b['names_listed']} listed names is set",
+    "env_vars": lambda b: (
+        _join(*(f"{name}={value}" for name, value in b["set"].items()))
+        if b["set"]
+        else f"none of {b['names_listed']} listed names is set"
+    ),
     "rocm": lambda b: _join(b["version"], b["path"]),
     "hip": lambda b: _join(b["version"], _labelled("clang", b["clang_version"])),
     "amdgpu_driver": lambda b: _join(b["version"] or "in the kernel", f"{len(b['devices'])} devices"),

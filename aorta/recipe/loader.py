@@ -1,0 +1,267 @@
+"""Text to ``Recipe``: syntax, shape, rules, and every fault of the file at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any
+
+from aorta._resources import load_schema
+from aorta.recipe.errors import RecipeError, RecipeSchemaError
+from aorta.recipe.model import Cell, Collectors, Confound, Recipe
+from aorta.recipe.rules import check_rules, find_baseline
+from aorta.recipe.yaml_data import Document, Foreign
+from aorta.recipe.yaml_nodes import YamlError
+from aorta.registry._files import MAX_BYTES, UnreadableFileError, read_limited
+from aorta.registry._shape import MAX_FAULTS, Fault, Place, find_faults
+from aorta.registry.model import Environment
+from aorta.registry.names import bare
+from aorta.registry.registry import Registry, inline_environment, load_registry
+
+_PROBE_KEYS = frozenset(
+    {
+        "mitigation_axis",
+        "diagnostic_axis",
+        "timeout_per_trial",
+        "env_passthrough_mode",
+        "collect_paths",
+        "step_time_regex",
+        "custom_patterns",
+        "hang_window_sec",
+        "hang_grace_period_at_start",
+        "tier3_vram_growth",
+        "disable_detectors",
+        "disable_detector_tiers",
+        "stop_after",
+        "retain",
+        "redaction",
+    }
+)
+"""Keys of the opaque-command flow, which somebody may put into a matrix recipe by mistake."""
+
+
+def load_recipe(path: str | os.PathLike[str], registry: Registry | None = None) -> Recipe:
+    """Reads a recipe file.
+
+    Args:
+        path: A YAML file in UTF-8, a regular file of at most 4 MiB.
+        registry: The mitigations and environments that the recipe may name; by default the built-ins and the
+            installed plugins.
+
+    Returns:
+        The recipe: valid, names resolved, the baseline chosen.
+
+    Raises:
+        RecipeSchemaError: The file is not a valid recipe, or cannot be read. It holds every fault.
+        RegistryError: No ``registry`` was given, and the installed plugins contradict each other.
+    """
+    source = os.fspath(path)
+    try:
+        text = read_limited(source)
+    except UnreadableFileError as error:
+        raise _whole_file(source, str(error)) from None
+    return parse_recipe(text, registry, source=source)
+
+
+def parse_recipe(text: str | bytes, registry: Registry | None = None, source: str = "recipe") -> Recipe:
+    """Reads a recipe from memory.
+
+    Args:
+        text: YAML; bytes must be UTF-8.
+        registry: As for ``load_recipe``.
+        source: Name of where the text came from, for messages.
+
+    Returns:
+        The recipe.
+
+    Raises:
+        RecipeSchemaError: The text is not a valid recipe. It holds every fault.
+        RegistryError: No ``registry`` was given, and the installed plugins contradict each other.
+    """
+    try:
+        content = text.encode("utf-8") if isinstance(text, str) else text
+    except UnicodeEncodeError:
+        raise _whole_file(source, "holds a lone surrogate, which is no text") from None
+    if len(content) > MAX_BYTES:
+        raise _whole_file(source, f"is larger than {MAX_BYTES // 1024} KiB, which no recipe should be")
+    try:
+        document = Document(content)
+    except YamlError as error:
+        path = format_place(error.place)
+        message = str(error) if path else f"{_one_line(source)}: {error}"
+        raise RecipeSchemaError([RecipeError(path=path, message=message, line=error.line)], source) from None
+    if not isinstance(document.data, dict):
+        found = document.describe((), document.data, ())
+        raise _whole_file(source, f"must be a mapping of recipe keys, not {found}", line=document.line(()))
+    registry = registry if registry is not None else load_registry()
+    faults = _find_all(document, registry)
+    if faults:
+        raise RecipeSchemaError(_errors(faults, document, source), source)
+    return _build(document.data, registry, source)
+
+
+def format_place(place: Place) -> str:
+    """Returns the part of a place that paths show, such as ``cells[2].mitigations``.
+
+    Paths end at a key of the recipe, of a cell, of ``confound``, or of an inline environment; what lies deeper has
+    names of the user's own and belongs into the message.
+    """
+    shown = place[: _shown_length(place)]
+    text = "".join(f"[{step}]" if isinstance(step, int) else f".{bare(step)}" for step in shown)
+    return text.removeprefix(".")
+
+
+def _shown_length(place: Place) -> int:
+    match place:
+        case ("cells", int(), "environment", "docker" | "env", *_):
+            return 4
+        case ("cells", int(), _, *_):
+            return 3
+        case ("cells", int()) | ("confound", "threshold" | "baseline_cell", *_):
+            return 2
+        case _:
+            return 1
+
+
+def _whole_file(source: str, message: str, line: int | None = None) -> RecipeSchemaError:
+    error = RecipeError(path="", message=f"{_one_line(source)}: {message}", line=line)
+    return RecipeSchemaError([error], source)
+
+
+def _one_line(source: str) -> str:
+    """Returns the name of a source on one line, whatever characters a file's name has."""
+    return source if source.isprintable() else repr(source)[1:-1]
+
+
+def _find_all(document: Document, registry: Registry) -> list[Fault]:
+    if document.data.get("mode") == "probe":
+        # Its other keys belong to the other flow; a message about each would only hide this one.
+        message = "a 'probe' recipe wraps a command and is no matrix recipe; run it with: -- COMMAND"
+        return [Fault(place=("mode",), message=message)]
+    faults = list(document.faults)
+    shape = find_faults("recipe", document.data, describe=document.describe, ignore=_is_reported)
+    faults += [_with_key_hint(fault) for fault in shape]
+    # A place is unclean if a fault lies in it: at it, or deeper.
+    unclean = {fault.place[:length] for fault in faults for length in range(1, len(fault.place) + 1)}
+    if len(faults) < MAX_FAULTS:
+        for fault in check_rules(document.data, registry, lambda place: place not in unclean):
+            faults.append(fault)
+            if len(faults) >= MAX_FAULTS:
+                break
+    return faults
+
+
+def _is_reported(value: object) -> bool:
+    return isinstance(value, Foreign) and value.reported
+
+
+@lru_cache(maxsize=1)
+def _keys() -> tuple[frozenset[str], frozenset[str]]:
+    """Returns the keys of a recipe and of a cell."""
+    schema = load_schema("recipe")
+    return frozenset(schema["properties"]), frozenset(schema["$defs"]["cell"]["properties"])
+
+
+def _with_key_hint(fault: Fault) -> Fault:
+    """Says where a stray key would belong, for keys that exist elsewhere."""
+    if fault.missing_key == "docker":
+        # An environment is one value to a reader; its missing half is a fault of that value.
+        return Fault(place=fault.place[:-1], message="needs the key 'docker'", inside=True)
+    key = fault.unknown_key
+    if key is None:
+        return fault
+    recipe_keys, cell_keys = _keys()
+    if fault.place == (key,):
+        if key in cell_keys:
+            return Fault(place=fault.place, message=f"{key!r} is a key of a cell; move it into a cell")
+        if key in _PROBE_KEYS:
+            message = "is a key of the opaque-command flow (mode: probe), not of a matrix recipe; remove it"
+            return Fault(place=fault.place, message=message)
+    elif fault.place[0] == "cells" and len(fault.place) == 2 and key in recipe_keys:
+        return Fault(place=fault.place, message=f"{key!r} is a key of the recipe, not of a cell; move it to the top")
+    return fault
+
+
+def _errors(faults: Iterable[Fault], document: Document, source: str) -> list[RecipeError]:
+    """Returns the faults as errors: in the order of the file, each once."""
+    found = sorted(faults, key=lambda fault: document.order(fault.place))
+    errors = dict.fromkeys(_error(fault, document, source) for fault in found)
+    result = list(errors)
+    if len(found) >= MAX_FAULTS:
+        more = f"{_one_line(source)}: has at least {MAX_FAULTS} faults; what follows the last of them is not shown"
+        result.append(RecipeError(path="", message=more))
+    return result
+
+
+def _error(fault: Fault, document: Document, source: str) -> RecipeError:
+    path = format_place(fault.place)
+    inner = fault.place[_shown_length(fault.place) :]
+    message = fault.message
+    if inner:
+        message = f"in {_inner_name(inner)}, {message}" if fault.inside else f"{_inner_name(inner)} {message}"
+    if not path:
+        message = f"{_one_line(source)}: {message}"
+    line = fault.line if fault.line is not None else document.line(fault.place)
+    return RecipeError(path=path, message=message, line=line)
+
+
+def _inner_name(inner: Place) -> str:
+    if len(inner) == 1:
+        return f"item {inner[0]}" if isinstance(inner[0], int) else f"value of '{bare(inner[0])}'"
+    text = "".join(f"[{step}]" if isinstance(step, int) else f".{bare(step)}" for step in inner[:8])
+    return f"value of '{text.removeprefix('.')}{'...' if len(inner) > 8 else ''}'"
+
+
+def _build(data: Mapping[str, Any], registry: Registry, source: str) -> Recipe:
+    """Returns the recipe of data that has no fault."""
+    cells = tuple(_build_cell(cell, registry) for cell in data["cells"])
+    confound = data.get("confound") or {}
+    baseline = confound.get("baseline_cell")
+    if baseline is None:
+        baseline = find_baseline([(cell["name"], cell["mitigations"]) for cell in data["cells"]])
+    assert baseline is not None, "check_rules refuses a recipe without a baseline"
+    threshold = confound.get("threshold")
+    return Recipe(
+        schema_version=data["schema_version"],
+        ticket=data.get("ticket"),
+        workload=data["workload"],
+        trials=data["trials"],
+        steps=data["steps"],
+        trial_isolation=data.get("trial_isolation", "auto"),
+        save_logs=data.get("save_logs", False),
+        extra_env=data.get("extra_env") or {},
+        collect=_collectors(data.get("collect")),
+        workload_config=data.get("workload_config") or {},
+        confound=Confound(baseline_cell=baseline)
+        if threshold is None
+        else Confound(threshold=float(threshold), baseline_cell=baseline),
+        cells=cells,
+        source=source,
+    )
+
+
+def _build_cell(cell: Mapping[str, Any], registry: Registry) -> Cell:
+    collect = cell.get("collect")
+    return Cell(
+        name=cell["name"],
+        mitigations=tuple(registry.mitigation(name) for name in cell["mitigations"]),
+        environment=_build_environment(cell["environment"], registry),
+        trials=cell.get("trials"),
+        steps=cell.get("steps"),
+        extra_env=cell.get("extra_env") or {},
+        workload_config=cell.get("workload_config") or {},
+        collect=None if collect is None else _collectors(collect),
+    )
+
+
+def _build_environment(value: str | Mapping[str, Any], registry: Registry) -> Environment:
+    if isinstance(value, str):
+        return registry.environment(value)
+    return inline_environment(value["docker"], value.get("env"))
+
+
+def _collectors(value: list[str] | Mapping[str, Any] | None) -> Collectors:
+    if isinstance(value, Mapping):
+        return {name: dict(options or {}) for name, options in value.items()}
+    return {name: {} for name in value or ()}

@@ -1,0 +1,192 @@
+"""Checks data against one of the project's JSON Schemas and says every fault in a sentence.
+
+The schemas carry an ``errorMessage`` beside each rule (editors show the same text), so what is right is written
+in one place. This module adds what was found, the nearest known key, and a hint where one is likely to help.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from aorta._resources import load_schema
+from aorta.registry.names import did_you_mean, short
+
+Place = tuple[str | int, ...]
+"""Keys and list positions that lead to a value, from the top of the file."""
+
+MAX_FAULTS = 200
+"""Faults after which the search stops: nobody reads more, and a hostile file could have a hundred thousand."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """One thing that is wrong.
+
+    Attributes:
+        place: Where; the empty place is the file as a whole.
+        message: What is wrong and what would be right, without the place.
+        unknown_key: The key that the schema does not know, where that is the fault.
+        missing_key: The key that is required and missing, where that is the fault.
+        inside: Whether the message speaks of a key in the value at ``place``, not of the value itself.
+        line: Line in the file, counted from 1, where the place alone does not lead to it.
+    """
+
+    place: Place
+    message: str
+    unknown_key: str | None = None
+    missing_key: str | None = None
+    inside: bool = False
+    line: int | None = None
+
+
+Describe = Callable[[Place, object, tuple[str, ...]], str]
+"""Says what was found at a place: (place, value, types that would be right) -> such as ``int 1; quote it``."""
+
+
+def describe(place: Place, value: object, wanted: tuple[str, ...]) -> str:
+    """Says what ``value`` is, as ``int 3`` or ``the string 'x'``."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return f"bool {str(value).lower()}"
+    if isinstance(value, (int, float)):
+        return f"{type(value).__name__} {short(value)}"
+    if isinstance(value, str):
+        return f"the string {short(value)}"
+    if isinstance(value, list):
+        return "a list" if value else "an empty list"
+    if isinstance(value, Mapping):
+        return "a mapping"
+    return str(value)
+
+
+def find_faults(
+    schema: str,
+    data: object,
+    *,
+    describe: Describe = describe,
+    ignore: Callable[[object], bool] = lambda value: False,
+) -> list[Fault]:
+    """Returns what is wrong with the shape of ``data``, at most ``MAX_FAULTS`` of it.
+
+    Args:
+        schema: Short name of the schema, such as ``recipe``.
+        data: Plain data; keys of mappings are strings.
+        describe: Says what was found.
+        ignore: Tells values whose fault has been reported already.
+    """
+    faults: list[Fault] = []
+    seen: set[tuple[Place, object]] = set()
+    for error in _validator(schema).iter_errors(data):
+        if ignore(error.instance):
+            continue
+        fault = _sentence(error, describe)
+        # One value can break several rules (too short, and no match); the first says enough.
+        key = (fault.place, fault.unknown_key or (fault.message if _is_name(error) else None))
+        if key in seen:
+            continue
+        seen.add(key)
+        faults.append(fault)
+        if len(faults) >= MAX_FAULTS:
+            break
+    return faults
+
+
+def _is_name(error: Any) -> bool:
+    return "propertyNames" in error.absolute_schema_path
+
+
+def _sentence(error: Any, describe: Describe) -> Fault:
+    place: Place = tuple(error.absolute_path)
+    if error.validator == "required":
+        return Fault(place=place, message=error.message, missing_key=str(place[-1]))
+    if error.validator == "additionalProperties":
+        key = str(error.instance)
+        # A stray key at the top is its own place; deeper down, the mapping that it strayed into is.
+        return Fault(place=place or (key,), message=error.message, unknown_key=key, inside=bool(place))
+    rule = error.validator_value if error.validator == "not" else error.schema
+    wanted = (
+        rule.get("patternErrorMessage", rule["errorMessage"]) if error.validator == "pattern" else rule["errorMessage"]
+    )
+    if _is_name(error):
+        return Fault(place=place, message=f"the name {short(error.instance)} {wanted}", inside=True)
+    if error.validator == "not":
+        return Fault(place=place, message=f"{short(error.instance)} {wanted}")
+    return Fault(place=place, message=f"{wanted}, not {describe(place, error.instance, _wanted_types(error))}")
+
+
+def _wanted_types(error: Any) -> tuple[str, ...]:
+    types = error.schema.get("type", ())
+    # "Write an empty string" helps only where an empty string would do.
+    if error.instance is None and not _expression(error.schema.get("pattern", "^.")).search(""):
+        return ()
+    return (types,) if isinstance(types, str) else tuple(types)
+
+
+@lru_cache(maxsize=4)
+def _validator(name: str) -> Any:
+    """Returns the validator of one schema; building it costs more than most files take to check."""
+    # Imported here: 0.1 s that the other users of this package do not need.
+    from jsonschema import Draft202012Validator
+    from jsonschema.exceptions import ValidationError
+    from jsonschema.validators import extend
+
+    schema = load_schema(name)
+
+    def required(validator: Any, keys: list[str], instance: object, rule: Mapping[str, Any]) -> Iterator[Any]:
+        if isinstance(instance, Mapping):
+            for key in keys:
+                if key not in instance:
+                    yield ValidationError("is required, and missing", path=[key])
+
+    def additional(validator: Any, allowed: Any, instance: object, rule: Mapping[str, Any]) -> Iterator[Any]:
+        if not isinstance(instance, Mapping):
+            return
+        known = rule.get("properties", {})
+        for key, value in instance.items():
+            if key in known:
+                continue
+            if allowed is False:
+                hint = did_you_mean(key, known) or f"; known keys: {', '.join(known)}"
+                yield ValidationError(f"unknown key {short(key)}{hint}", instance=key)
+            else:
+                yield from validator.descend(value, allowed, path=key)
+
+    def pattern(validator: Any, expression: str, instance: object, rule: Mapping[str, Any]) -> Iterator[Any]:
+        if isinstance(instance, str) and not _expression(expression).search(instance):
+            yield ValidationError("does not match")
+
+    def negation(validator: Any, rule_not: Any, instance: object, rule: Mapping[str, Any]) -> Iterator[Any]:
+        if validator.evolve(schema=rule_not).is_valid(instance):
+            yield ValidationError("is excluded")
+
+    types = Draft202012Validator.TYPE_CHECKER.redefine_many(
+        {
+            # JSON Schema counts 2.0 as an integer. A recipe does not: a float there is a slip.
+            "integer": lambda _, value: isinstance(value, int) and not isinstance(value, bool),
+            "number": lambda _, value: _is_finite(value),
+        }
+    )
+    keywords = {"required": required, "additionalProperties": additional, "pattern": pattern, "not": negation}
+    return extend(Draft202012Validator, keywords, type_checker=types)(schema)
+
+
+@lru_cache(maxsize=64)
+def _expression(pattern: str) -> re.Pattern[str]:
+    # In JSON Schema (ECMA 262) `$` is the end of the text; in Python it also matches before a last newline.
+    return re.compile(pattern.replace("$", r"\Z"))
+
+
+def _is_finite(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        # An int beyond the range of a float.
+        return False

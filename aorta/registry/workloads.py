@@ -1,0 +1,110 @@
+"""What the engine may know of a workload before it runs: its class's metadata, through the entry points."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+
+from aorta.registry.errors import RegistryError
+from aorta.registry.names import short
+
+_GROUP = "aorta.workloads"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadTraits:
+    """How a workload wants to be run.
+
+    The defaults are those of ``aorta.workloads.base.Workload``; they also stand for a workload that is not
+    registered here, so that a recipe for another machine can be checked as far as possible.
+
+    Attributes:
+        registered: Whether the values come from the workload's class.
+        launch_mode: ``single_process`` or ``distributed``.
+        min_world_size: Smallest number of ranks.
+        isolation_supported: Values of ``trial_isolation`` that the workload can run under.
+        isolation_default: What ``trial_isolation: auto`` means.
+        isolation_required: Whether only ``process`` will do.
+        acts_on: Fields of an environment that the workload itself honours.
+    """
+
+    registered: bool = False
+    launch_mode: str = "single_process"
+    min_world_size: int = 1
+    isolation_supported: frozenset[str] = frozenset({"process", "in_process"})
+    isolation_default: str = "process"
+    isolation_required: bool = False
+    acts_on: frozenset[str] = frozenset()
+
+
+# Fixed by the recipe format itself, so that a recipe is judged alike where these workloads are not installed.
+_KNOWN_UNREGISTERED = {
+    "race": WorkloadTraits(
+        launch_mode="distributed", min_world_size=2, isolation_supported=frozenset({"process"}), isolation_required=True
+    ),
+    "llm_determinism": WorkloadTraits(launch_mode="distributed", isolation_default="in_process"),
+}
+
+
+def _points() -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=_GROUP)}
+
+
+def workload_names() -> tuple[str, ...]:
+    """Returns the names of the registered workloads, sorted."""
+    return tuple(sorted(_points()))
+
+
+def workload_reference(name: str) -> str | None:
+    """Returns a workload's class as ``module:Class`` without importing it, or None if it is not registered."""
+    point = _points().get(name)
+    return point.value if point is not None else None
+
+
+def workload_class(name: str) -> type | None:
+    """Returns the class of a registered workload, or None if there is none of that name.
+
+    Raises:
+        RegistryError: The workload is registered, but its class cannot be imported.
+    """
+    point = _points().get(name)
+    if point is None:
+        return None
+    try:
+        loaded = point.load()
+    # A plugin's module may raise anything, SystemExit included.
+    except (Exception, SystemExit) as error:
+        message = f"the workload {short(name)} ({point.value}) cannot be imported: {type(error).__name__}: {error}"
+        raise RegistryError(message) from error
+    if not isinstance(loaded, type):
+        raise RegistryError(f"the workload {short(name)} ({point.value}) is not a class but {short(loaded)}")
+    return loaded
+
+
+def traits(name: str) -> WorkloadTraits:
+    """Returns how a workload wants to be run; imports its module if it is registered.
+
+    Args:
+        name: Name in the ``aorta.workloads`` entry-point group.
+
+    Returns:
+        The attributes of the class. For a name that is not registered, or whose class cannot be imported, what the
+        recipe format fixes for it, else the defaults: such a workload fails when its cell runs, not before.
+    """
+    fallback = _KNOWN_UNREGISTERED.get(name, WorkloadTraits())
+    try:
+        cls = workload_class(name)
+    except RegistryError:
+        return fallback
+    if cls is None:
+        return fallback
+    defaults = WorkloadTraits()
+    return WorkloadTraits(
+        registered=True,
+        launch_mode=getattr(cls, "launch_mode", defaults.launch_mode),
+        min_world_size=getattr(cls, "min_world_size", defaults.min_world_size),
+        isolation_supported=frozenset(getattr(cls, "isolation_supported", defaults.isolation_supported)),
+        isolation_default=getattr(cls, "isolation_default", defaults.isolation_default),
+        isolation_required=bool(getattr(cls, "isolation_required", defaults.isolation_required)),
+        acts_on=frozenset(getattr(cls, "acts_on", defaults.acts_on)),
+    )

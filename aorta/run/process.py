@@ -1,0 +1,357 @@
+"""The worker's process tree: starting it, waiting for it, and leaving nothing of it behind.
+
+Linux only. Standard library only: the supervisor imports this before every trial.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import select
+import signal
+import time
+
+from aorta.run.output import ErrorOutput
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from types import FrameType
+    from typing import NoReturn
+
+TERM_GRACE_SEC = 2.0
+"""Between SIGTERM and SIGKILL at the time limit: enough for a traceback and a flush."""
+
+TEARDOWN_SEC = 60.0
+"""A worker that has reported everything must be gone after this; a runtime that hangs at exit is a finding."""
+
+STRAGGLER_GRACE_SEC = 0.5
+"""What a finished worker's helpers get to end by themselves; multiprocessing's unlink shared memory then."""
+
+DEATH_SEC = 20.0
+"""How long to wait after SIGKILL. A process in an uninterruptible driver call may never die."""
+
+TOKEN_VARIABLE = "AORTA_TRIAL_TOKEN"
+"""Marks every process of a trial, for the hosts where process ancestry alone cannot tell."""
+
+_POLL_SEC = 5.0
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+class Interrupted(Exception):
+    """The supervisor itself was asked to end.
+
+    Attributes:
+        signum: The signal that asked.
+    """
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(signal.Signals(signum).name)
+        self.signum = signum
+
+
+class SignalWatch:
+    """Turns SIGTERM, SIGINT, SIGHUP and SIGCHLD into something that one ``poll()`` can wait for.
+
+    A signal that the caller ignores (``nohup``, a background job's SIGINT) stays ignored.
+    """
+
+    def __init__(self) -> None:
+        self.received: list[int] = []
+        self._reader, self._writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            if signal.getsignal(signum) is not signal.SIG_IGN:
+                signal.signal(signum, self._note)
+        # An inherited "ignore" would make the kernel reap the worker and lose how it ended.
+        signal.signal(signal.SIGCHLD, lambda _signum, _frame: None)
+
+    def _note(self, signum: int, _frame: FrameType | None) -> None:
+        self.received.append(signum)
+
+    def check(self) -> None:
+        """Raises Interrupted if the supervisor was asked to end."""
+        if self.received:
+            raise Interrupted(self.received[0])
+
+    def wait(self, seconds: float, output: ErrorOutput | None = None) -> None:
+        """Waits until a signal comes, ``output`` has something to read, or the time is over."""
+        poller = select.poll()
+        poller.register(self._reader, select.POLLIN)
+        source = output.source if output else None
+        if source is not None:
+            poller.register(source, select.POLLIN)
+        for descriptor, _event in poller.poll(max(0.0, seconds) * 1000):
+            if descriptor == self._reader:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self._reader, 4096)
+            elif output is not None:
+                output.drain()
+
+
+class Ending:
+    """How a worker ended.
+
+    Attributes:
+        exit_code: Exit status; -n for signal n, as in ``subprocess``; None if it could not be killed.
+        cut: None if it ended by itself, ``"time_limit"``, or ``"teardown"`` for one that did not exit.
+        started: ``time.monotonic()`` at the start.
+        ended: ``time.monotonic()`` when the end was seen.
+        peak_rss_bytes: Largest resident size of the worker or of a child that it waited for, or None.
+        left_behind: Processes that even SIGKILL did not end.
+    """
+
+    def __init__(self, started: float) -> None:
+        self.exit_code: int | None = None
+        self.cut: str | None = None
+        self.started = started
+        self.ended = started
+        self.peak_rss_bytes: int | None = None
+        self.left_behind: list[int] = []
+
+
+def become_subreaper() -> bool:
+    """Makes orphans of this process's descendants its own children, so that none escapes by ``setsid``.
+
+    Returns:
+        Whether the kernel agreed.
+    """
+    return bool(_libc().prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
+
+
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+class Worker:
+    """One worker and everything that it starts.
+
+    Args:
+        argv: The program and its arguments.
+        env: The worker's whole environment, as its first instruction sees it.
+        token: The value of ``AORTA_TRIAL_TOKEN`` in ``env``.
+        stdin: Descriptor that becomes the worker's standard input.
+        output: Where standard output and error go.
+        keep: Descriptors that the worker inherits under the same number.
+        failed: Called in the new process when the program cannot be executed.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        *,
+        token: str,
+        stdin: int,
+        output: ErrorOutput,
+        keep: Iterable[int],
+        failed: Callable[[OSError | ValueError], None],
+    ) -> None:
+        self._token = token
+        self._output = output
+        self._subreaper = become_subreaper()
+        libc = _libc()  # looked up before the fork: the new process only calls it
+        parent = os.getpid()
+        self.ending = Ending(time.monotonic())
+        self._gone = False
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                os.setsid()
+                # Kept over exec: the worker dies with the supervisor, even when that is killed by SIGKILL.
+                libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+                if os.getppid() != parent:
+                    os._exit(1)
+                _become(argv, env, stdin, output, keep)
+            except (OSError, ValueError) as error:
+                failed(error)
+            finally:
+                os._exit(127)
+
+    def supervise(self, signals: SignalWatch, limit_sec: float | None, reported: Callable[[], bool]) -> Ending:
+        """Waits for the end, enforces the time limit, and ends whatever is left of the tree.
+
+        Args:
+            signals: The supervisor's signals.
+            limit_sec: Time limit in seconds from the start, or None.
+            reported: Tells whether the worker has reported everything and has only to exit.
+
+        Raises:
+            Interrupted: The supervisor was asked to end; the tree has been killed.
+        """
+        try:
+            self._wait_for_worker(signals, limit_sec, reported)
+            self._let_helpers_end(signals)
+        finally:
+            self.ending.left_behind = self._kill_tree(signals)
+            self._output.drain()
+        return self.ending
+
+    def _wait_for_worker(self, signals: SignalWatch, limit_sec: float | None, reported: Callable[[], bool]) -> None:
+        limit = self.ending.started + limit_sec if limit_sec is not None else float("inf")
+        teardown = float("inf")
+        while not self._reap():
+            signals.check()
+            now = time.monotonic()
+            if now >= min(limit, teardown):
+                self.ending.cut = "time_limit" if now >= limit else "teardown"
+                self._end_worker(signals)
+                return
+            if teardown == float("inf") and reported():
+                teardown = now + TEARDOWN_SEC
+            signals.wait(min(limit - now, teardown - now, _POLL_SEC), self._output)
+
+    def _end_worker(self, signals: SignalWatch) -> None:
+        """SIGTERM to the worker's group, a short grace, then SIGKILL to every descendant."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGTERM)
+        if not self._wait_gone(signals, TERM_GRACE_SEC):
+            self._kill_tree(signals)
+
+    def _wait_gone(self, signals: SignalWatch, seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        while not self._reap():
+            signals.check()
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            signals.wait(left, self._output)
+        return True
+
+    def _reap(self) -> bool:
+        """Collects every child that has ended; tells whether the worker is among those collected so far."""
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return self._gone
+            if pid == 0:
+                return self._gone
+            if pid == self.pid:
+                self._gone = True
+                self.ending.ended = time.monotonic()
+                self.ending.exit_code = os.waitstatus_to_exitcode(status)
+                self.ending.peak_rss_bytes = usage.ru_maxrss * 1024
+
+    def _let_helpers_end(self, signals: SignalWatch) -> None:
+        deadline = time.monotonic() + STRAGGLER_GRACE_SEC
+        while has_children() and (left := deadline - time.monotonic()) > 0:
+            signals.check()
+            signals.wait(left, self._output)
+            self._reap()
+
+    def _kill_tree(self, signals: SignalWatch) -> list[int]:
+        """Kills until no process of the trial remains; returns those that did not die in time."""
+        deadline = time.monotonic() + DEATH_SEC
+        pause = 0.002
+        while True:
+            self._reap()
+            if self._subreaper and not has_children():
+                return []
+            # A process that was started during the walk is missed; where orphans come to us, the next round sees it.
+            alive = family(os.getpid(), None if self._subreaper else self._token)
+            if not alive and not self._subreaper:
+                return []
+            if time.monotonic() >= deadline:
+                if not self._gone:
+                    self.ending.ended = time.monotonic()
+                return sorted(alive)
+            kill_all(alive)
+            signals.wait(pause, self._output)
+            pause = min(pause * 2, 0.1)
+
+
+def has_children() -> bool:
+    """Tells whether this process has a child, alive or not yet collected; collects nothing."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _become(
+    argv: Sequence[str], env: Mapping[str, str], stdin: int, output: ErrorOutput, keep: Iterable[int]
+) -> NoReturn:
+    """Turns the forked process into the worker."""
+    # The kernel's out-of-memory killer should take the trial, which is a result, not the supervisor.
+    with contextlib.suppress(OSError, ValueError), open("/proc/self/oom_score_adj", "r+") as file:
+        score = int(file.read())
+        file.seek(0)
+        file.write(str(min(1000, score + 200)))
+    os.dup2(stdin, 0)
+    os.dup2(output.stdout, 1)
+    os.dup2(output.stderr, 2)
+    for descriptor in keep:
+        os.set_inheritable(descriptor, True)
+    # Python ignores these two, and what is ignored stays so over exec.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    os.execve(argv[0], list(argv), dict(env))
+
+
+def fill_standard_descriptors() -> None:
+    """Opens descriptors 0, 1 and 2 if the caller closed them, so that no file of ours lands on those numbers."""
+    for descriptor in (0, 1, 2):
+        try:
+            fcntl.fcntl(descriptor, fcntl.F_GETFD)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != descriptor:
+                os.dup2(opened, descriptor)
+                os.close(opened)
+
+
+def family(ancestor: int, token: str | None = None) -> set[int]:
+    """Returns the live descendants of a process, and with ``token`` every process that carries it.
+
+    Args:
+        ancestor: A process id; it is not part of the result, nor are zombies.
+        token: A value of ``AORTA_TRIAL_TOKEN``.
+    """
+    children: dict[int, list[int]] = {}
+    zombies: set[int] = set()
+    found: set[int] = set()
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        pid = int(name)
+        try:
+            with open(f"/proc/{name}/stat", "rb") as file:
+                # The command's name may hold blanks and brackets; what follows its last bracket does not.
+                state, parent = file.read().rpartition(b")")[2].split()[:2]
+        except (OSError, ValueError):
+            continue
+        children.setdefault(int(parent), []).append(pid)
+        if state in (b"Z", b"X"):
+            zombies.add(pid)
+    found |= marked(token) if token else set()
+    waiting = [ancestor]
+    while waiting:
+        for pid in children.get(waiting.pop(), []):
+            if pid not in found:
+                found.add(pid)
+            waiting.append(pid)
+    return found - zombies - {ancestor, os.getpid()}
+
+
+def marked(token: str) -> set[int]:
+    """Returns the live processes, other than this one, whose environment at exec carried the token."""
+    found: set[int] = set()
+    needle = f"{TOKEN_VARIABLE}={token}".encode()
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) != os.getpid():
+            with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:
+                if needle in file.read().split(b"\0"):
+                    found.add(int(name))
+    return found
+
+
+def kill_all(pids: Iterable[int]) -> None:
+    """Sends SIGKILL to each process; one that is gone already, or is another user's, is skipped."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)

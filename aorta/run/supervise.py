@@ -1,0 +1,24 @@
+"""Runs one trial of a compiled plan and writes its record.
+
+    python -I -S aorta/run/supervise.py --run-dir D --cell NAME --trial N --fingerprint F
+                                        [--order K --of TOTAL] [--attempt A] [--devices N] [--no-device-lock]
+
+Ends with 0 when the record was written, whatever the verdict; with 2 when the command or the cell's request is
+wrong; with 1 when the record cannot be written; with 128 + n when signal n ended it. There is no record then.
+
+Only a door: a script is compiled at every start, so what it does lives in ``aorta.run.trial``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+if not __package__:
+    # Under -I -S nothing but the standard library can be imported.
+    sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+
+from aorta.run.trial import main
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], usage=__doc__))

@@ -94,11 +94,11 @@ def hosts(records: Sequence[Mapping[str, Any]]) -> list[str]:
 def devices(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Returns the distinct devices that the trials ran on, each with ``kind``, ``index`` and ``identity``."""
     found = {
-        canonical_json(device): device
-        for device in (
-            {name: record["device"].get(name) for name in ("kind", "index", "identity")}
-            for record in records
-            if record["device"] is not None
+        (str(kind), -1 if index is None else index, str(identity)): {"kind": kind, "index": index, "identity": identity}
+        for kind, index, identity in (
+            (device.get("kind"), device.get("index"), device.get("identity"))
+            for device in (record["device"] for record in records)
+            if device is not None
         )
     }
     return [found[key] for key in sorted(found)]

@@ -18,7 +18,7 @@ def notes(matrix: Matrix) -> list[str]:
     cells = matrix["cells"]
     return [
         *_tags(cells, matrix["confound"]["threshold"]),
-        *_less_often(cells, matrix["confound"]["baseline_cell"]),
+        *_differences(cells, matrix["confound"]["baseline_cell"]),
         *_errors(cells),
         *_sources(cells),
         *_snapshots(matrix["environments"]),
@@ -34,7 +34,7 @@ def _tags(cells: Cells, threshold: float) -> list[str]:
     meanings = {
         confound.BASELINE: "the cell that the others are compared with.",
         confound.SPEED: (
-            f"its mean step takes more than {threshold:g} times the baseline's, so a change in failures may come from "
+            f"the mean step takes more than {threshold:g} times the baseline's, so a change in failures may come from "
             "the timing alone."
         ),
         confound.WORSE: "fails more often than the baseline, at comparable speed.",
@@ -43,26 +43,33 @@ def _tags(cells: Cells, threshold: float) -> list[str]:
         confound.ERROR: "every trial ended in an error, which says nothing about the failure under test.",
         confound.DID_NOT_RUN: "no trial started its main work.",
     }
-    lines = [f"{tag}: {meaning}" for tag, meaning in meanings.items() if tag in reasons]
+    # A lone dash at the start of a line would be lost.
+    shown = {confound.SPEED: "speed (+N%)", confound.UNREMARKABLE: '"-"'}
+    lines = [f"{shown.get(tag, tag)}: {meaning}" for tag, meaning in meanings.items() if tag in reasons]
     for reason, names in reasons.get(confound.NOT_AVAILABLE, {}).items():
         lines.append(f"{confound.NOT_AVAILABLE}: not compared, {reason}: {joined(names)}.")
     return lines
 
 
-def _less_often(cells: Cells, baseline_name: str) -> list[str]:
-    """Names the cells that look like a cure, with how likely that is chance."""
+def _differences(cells: Cells, baseline_name: str) -> list[str]:
+    """Names the cells that fail more or less often than the baseline, with how likely that is chance."""
     baseline = next((cell for cell in cells if cell["name"] == baseline_name), None)
-    if baseline is None or not baseline["event_rate"]:
+    if baseline is None or baseline["event_rate"] is None:
         return []
-    better = [
-        cell
-        for cell in cells
-        if cell["confound"]["tag"] == confound.UNREMARKABLE and cell["event_rate"] < baseline["event_rate"]
-    ]
-    if not better:
-        return []
-    which = joined([f"{cell['name']} {_judged(cell)} ({p_value(cell['p_value_vs_baseline'])})" for cell in better])
-    return [f"Fewer failures than the baseline's {_judged(baseline)}: {which}; p is the chance of it (Fisher's exact)."]
+    comparable = [cell for cell in cells if cell["confound"]["tag"] in (confound.UNREMARKABLE, confound.WORSE)]
+    lines = []
+    for word, side in (("More", 1), ("Fewer", -1)):
+        differing = [cell for cell in comparable if (cell["event_rate"] - baseline["event_rate"]) * side > 0]
+        if differing:
+            which = joined(
+                [f"{cell['name']} {_judged(cell)} ({p_value(cell['p_value_vs_baseline'])})" for cell in differing]
+            )
+            lines.append(f"{word} failures than the baseline's {_judged(baseline)}: {which}.")
+    if lines:
+        lines.append(
+            "p: how likely a difference of that size is if both cells fail equally often (Fisher's exact test)."
+        )
+    return lines
 
 
 def _judged(cell: Mapping[str, Any]) -> str:

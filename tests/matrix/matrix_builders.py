@@ -179,3 +179,49 @@ def put(path: Path, value: Any) -> None:
     """Writes one JSON file and its folders."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(value), encoding="utf-8")
+
+
+def example_run(run_dir: Path) -> RunLayout:
+    """A run with something of everything: the golden files show what becomes of it."""
+    inline = descriptor("_inline_acb97e4a", docker="acme/box:2")
+    model = {"num_layers": 2, "kind": "mlp"}
+    cells = [
+        request("baseline-local", trials=8, workload_config={"model": model, "lr": 0.1}),
+        request(
+            "tf32_off-local",
+            trials=8,
+            mitigations=["tf32_off"],
+            env={"DISABLE_TF32": {"value": "1", "layer": "mitigation:tf32_off"}},
+            workload_config={"model": {**model, "kind": "transformer"}, "lr": 0.1},
+        ),
+        request("stack-inline", trials=8, mitigations=["tf32_off", "xnack"], environment=inline),
+        request("slow", trials=8, mitigations=["hip_launch_blocking"]),
+        request("broken", trials=8),
+        request("silent", trials=8),
+        request("partial", trials=8),
+    ]
+    ignored = "workload_config.foo: no such key, ignored"
+    the_plan = plan(
+        cells,
+        warnings=tuple({"cell": name, "code": "unknown_config_key", "message": ignored} for name in ("slow", "broken")),
+    )
+    letters = {"p": "pass", "f": "fail", "c": "crash", "t": "timeout", "d": "did_not_run"}
+    outcomes = ("pfpfpfpf", "pppppppp", "pppffffc", "pppppppp", "cccccctt", "dddddddd", "pf")
+    records = [
+        record(cell, trial, letters[letter])
+        for cell, text in zip(cells, outcomes, strict=True)
+        for trial, letter in enumerate(text)
+    ]
+    for one in records:
+        if one["verdict"] == "fail":
+            one["result"]["failure_details"] = [{"hint": "NaN in `loss` | first on rank 0\n(step 3)"}] * 5
+        if one["cell"] == "slow":
+            one["result"]["step_times_ms"] = [20.0, 21.5, 22.0, 24.0]
+            one["result"]["metrics"] = {"loss": 1.5 + one["trial"], "device": "cpu", "seed_state": str(one["trial"])}
+    layout = write_run(run_dir, the_plan, records)
+    layout.trial("partial", 3).write_text("{", encoding="utf-8")
+    put(layout.trial("partial", 4), record(cells[6], 4, fingerprint="f" * 64))
+    put(layout.trial("partial", 5), record(cells[6], 5, cell="slow"))
+    put(layout.environment("_inline_acb97e4a"), {"snapshot_captured": False})
+    put(layout.environment("local"), {"schema_version": 1})
+    return layout

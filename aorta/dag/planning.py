@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import difflib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from aorta._resources import resource_path
 from aorta.dag.settings import Settings
-from aorta.plan.compile import CompileSettings, compile_plan
+from aorta.plan.compile import CompileSettings, RegisteredWorkload, compile_plan
 from aorta.plan.model import Plan
 from aorta.recipe import RecipeError, RecipeSchemaError, load_recipe, resolved_recipe
-from aorta.registry import load_registry
-from aorta.registry.workloads import registered_workload
+from aorta.registry import RegistryError, load_registry
+from aorta.registry.workloads import traits, workload_class, workload_names, workload_reference
+from aorta.workloads.base import ConfigProblem
 
 STRICT_CODES = frozenset({"unknown_config_key", "bad_config_value", "ran_on_host"})
 """Warnings that ``strict`` turns into errors."""
@@ -26,6 +29,27 @@ def find_recipe(path: str) -> Path:
         return here
     shipped = resource_path(*here.parts)
     return shipped if shipped.is_file() else here
+
+
+def registered_workload(name: str) -> RegisteredWorkload:
+    """Looks a workload up without running it; one that cannot be used is described, not raised."""
+    reference = workload_reference(name)
+    problem = None
+    check: Callable[[Mapping[str, Any]], list[ConfigProblem]] = _check_nothing
+    if reference is None:
+        close = difflib.get_close_matches(name, workload_names(), n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else f" (registered: {', '.join(workload_names())})"
+        problem = f"workload {name!r} is not registered here{hint}"
+    else:
+        try:
+            check = getattr(workload_class(name), "check_config", _check_nothing)
+        except RegistryError as error:
+            problem = str(error)
+    return RegisteredWorkload(traits=traits(name), reference=reference, check_config=check, problem=problem)
+
+
+def _check_nothing(config: Mapping[str, Any]) -> list[ConfigProblem]:
+    return []
 
 
 def plan_recipe(settings: Settings, *, now: datetime, ambient: Mapping[str, str] = os.environ) -> Plan:

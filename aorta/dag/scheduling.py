@@ -20,7 +20,7 @@ def disarm_timers(workflow: Any) -> list[str]:
     Returns:
         Notices: empty when it worked.
     """
-    scheduler = getattr(workflow, "scheduler", None)
+    scheduler: Any = getattr(workflow, "scheduler", None)
     if not hasattr(scheduler, "job_rate_limiter"):
         return ["this Snakemake has no job_rate_limiter to turn off; the main process may use more CPU than it should"]
     scheduler.job_rate_limiter = None
@@ -40,7 +40,7 @@ def keep_order(workflow: Any, window: int) -> list[str]:
     Returns:
         Notices: empty when it worked.
     """
-    scheduler = getattr(workflow, "scheduler", None)
+    scheduler: Any = getattr(workflow, "scheduler", None)
     base = type(scheduler)
     dag = getattr(workflow, "dag", None)
     if not isinstance(getattr(base, "open_jobs", None), property) or not hasattr(dag, "ready_jobs"):
@@ -54,7 +54,6 @@ def keep_order(workflow: Any, window: int) -> list[str]:
             ready = self.workflow.dag.ready_jobs
             return heapq.nlargest(window, ready, key=lambda job: job.priority)
 
-    assert scheduler is not None
     scheduler.__class__ = OrderedScheduler
     return []
 

@@ -1,0 +1,99 @@
+"""Runs real recipes through Snakemake and the command line, each test in a folder of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PLUGIN = Path(__file__).resolve().parent / "plugin"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A command that has ended."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+
+class Workspace:
+    """An empty folder in which a user runs commands."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        # A lock folder of its own: tests that run side by side are other hosts to each other.
+        self.environment = {
+            **os.environ,
+            "PYTHONPATH": str(PLUGIN),
+            "AORTA_LOCK_DIR": str(folder.parent / f"{folder.name}-locks"),
+        }
+
+    def recipe(self, cells: list[dict[str, Any]], **fields: Any) -> str:
+        """Writes a recipe and returns its name."""
+        cells = [{"mitigations": ["none"], "environment": "local", **cell} for cell in cells]
+        content = {"schema_version": 1, "workload": "chaos", "trials": 1, "steps": 2, **fields, "cells": cells}
+        (self.folder / "recipe.yaml").write_text(yaml.safe_dump(content, sort_keys=False), "utf-8")
+        return "recipe.yaml"
+
+    def run(self, *command: str, timeout: float = 240, **environment: str) -> Ended:
+        """Runs a command of this interpreter's environment."""
+        done = subprocess.run(
+            [sys.executable, *command],
+            cwd=self.folder,
+            env={**self.environment, **environment},
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        return Ended(done.returncode, done.stdout, done.stderr)
+
+    def snakemake(self, *arguments: str, **environment: str) -> Ended:
+        """Runs plain Snakemake on the project's Snakefile."""
+        return self.run("-m", "snakemake", "--snakefile", str(REPOSITORY / "Snakefile"), *arguments, **environment)
+
+    def aorta(self, *arguments: str, **environment: str) -> Ended:
+        """Runs the ``aorta`` command."""
+        return self.run("-c", "from aorta.cli import main; main(prog_name='aorta')", *arguments, **environment)
+
+    def runs(self) -> list[Path]:
+        """All run directories below the default output folder."""
+        return sorted(path.parent for path in self.folder.glob("triage_results/*/*/*/plan.json"))
+
+    def only_run(self) -> Path:
+        """The single run directory."""
+        (run_dir,) = self.runs()
+        return run_dir
+
+    def matrix(self) -> dict[str, Any]:
+        """The matrix of the single run."""
+        return json.loads((self.only_run() / "matrix.json").read_text("utf-8"))
+
+    def cells(self) -> dict[str, dict[str, Any]]:
+        """The matrix's cells by name."""
+        return {cell["name"]: cell for cell in self.matrix()["cells"]}
+
+    def trials(self) -> list[dict[str, Any]]:
+        """All trial records of the single run."""
+        return [json.loads(path.read_text("utf-8")) for path in sorted(self.only_run().glob("cells/*/*/trial_*.json"))]
+
+    def files(self) -> set[str]:
+        """Every file and folder, to see that nothing was written."""
+        return {str(path.relative_to(self.folder)) for path in self.folder.rglob("*")}
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    return Workspace(folder)

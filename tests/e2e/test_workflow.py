@@ -1,0 +1,158 @@
+"""The Snakemake workflow as Snakemake's own users see it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.e2e.conftest import Workspace
+
+pytestmark = pytest.mark.e2e
+
+CELLS = [{"name": "base"}, {"name": "other", "environment": "default", "trials": 2}]
+
+
+def two_cells(workspace: Workspace, **fields: object) -> str:
+    return workspace.recipe(CELLS, trials=3, workload="witness", confound={"baseline_cell": "base"}, **fields)
+
+
+def test_dry_run_shows_one_job_for_each_thing(workspace: Workspace) -> None:
+    """One job per (cell, trial), per environment, for the host, the resolved recipe and the matrix; nothing written."""
+    recipe = two_cells(workspace)
+    before = workspace.files()
+    ended = workspace.snakemake("-n", "--config", f"recipe={recipe}")
+    assert ended.code == 0, ended.stderr
+    jobs = dict(re.findall(r"^(\w+) +(\d+)$", ended.stdout + ended.stderr, flags=re.MULTILINE))
+    assert jobs == {
+        "all": "1",
+        "trial": "5",
+        "environment": "2",
+        "host_environment": "1",
+        "resolved_recipe": "1",
+        "matrix": "1",
+        "total": "11",
+    }
+    assert {path for path in workspace.files() - before if not path.startswith(".snakemake")} == set()
+
+
+@pytest.mark.parametrize("arguments", [["--dag", "mermaid-js"], ["--rulegraph"], ["--list-rules"], ["--summary"]])
+def test_snakemakes_own_views_work(workspace: Workspace, arguments: list[str]) -> None:
+    """The DAG can be drawn without running anything."""
+    ended = workspace.snakemake(*arguments, "--config", f"recipe={two_cells(workspace)}")
+    assert ended.code == 0, ended.stderr
+    assert ("trial" in ended.stdout) or ("trial" in ended.stderr)
+    assert workspace.runs() == []
+
+
+def test_a_second_start_has_nothing_to_do(workspace: Workspace) -> None:
+    """The same command after a finished run runs nothing and says where the matrix is."""
+    recipe = two_cells(workspace)
+    assert workspace.snakemake("--config", f"recipe={recipe}").code == 0
+    ended = workspace.snakemake("--config", f"recipe={recipe}")
+    assert ended.code == 0
+    assert "Nothing to be done" in ended.stderr
+    assert f"{workspace.only_run().relative_to(workspace.folder)}/matrix.md" in ended.stderr
+
+
+def test_edits_that_change_no_trial_rerun_nothing(workspace: Workspace) -> None:
+    """Comments, key order and a renamed recipe file are the same plan."""
+    recipe = two_cells(workspace)
+    assert workspace.snakemake("--config", f"recipe={recipe}").code == 0
+    content = yaml.safe_load((workspace.folder / recipe).read_text())
+    turned = yaml.safe_dump(dict(reversed(content.items())), sort_keys=False)
+    (workspace.folder / "renamed.yaml").write_text(f"# a comment\n{turned}# the end\n")
+    ended = workspace.snakemake("--config", "recipe=renamed.yaml")
+    assert "Nothing to be done" in ended.stderr
+    assert len(workspace.runs()) == 1
+
+
+def test_a_deleted_trial_runs_again_alone(workspace: Workspace) -> None:
+    """Only the missing trial and the matrix run."""
+    recipe = two_cells(workspace)
+    assert workspace.snakemake("--config", f"recipe={recipe}").code == 0
+    before = {trial["pid"] for trial in workspace.trials()}
+    (workspace.only_run() / "cells/base/witness/trial_d0_m0_t1.json").unlink()
+    assert workspace.snakemake("--config", f"recipe={recipe}").code == 0
+    after = {trial["pid"] for trial in workspace.trials()}
+    assert (len(before - after), len(after - before), workspace.matrix()["complete"]) == (1, 1, True)
+
+
+@pytest.mark.parametrize("content", ["", '{"fingerprint": "', "[]", '{"fingerprint": "0"}'])
+def test_a_damaged_trial_file_is_no_result(workspace: Workspace, content: str) -> None:
+    """What a power cut leaves, or another plan's record, is run again."""
+    recipe = two_cells(workspace)
+    assert workspace.snakemake("--config", f"recipe={recipe}").code == 0
+    path = workspace.only_run() / "cells/base/witness/trial_d0_m0_t1.json"
+    path.write_text(content)
+    assert workspace.snakemake("--config", f"recipe={recipe}").code == 0
+    assert json.loads(path.read_text())["verdict"] == "pass"
+
+
+def test_a_threshold_alone_makes_only_a_new_matrix(workspace: Workspace) -> None:
+    """The baseline rules are no part of a trial."""
+    assert workspace.snakemake("--config", f"recipe={two_cells(workspace)}").code == 0
+    before = {trial["pid"] for trial in workspace.trials()}
+    text = (workspace.folder / "recipe.yaml").read_text().replace("confound:", "confound:\n  threshold: 7.5")
+    (workspace.folder / "recipe.yaml").write_text(text)
+    assert workspace.snakemake("--config", "recipe=recipe.yaml").code == 0
+    assert workspace.matrix()["confound"]["threshold"] == 7.5
+    assert {trial["pid"] for trial in workspace.trials()} == before
+
+
+def test_more_trials_in_a_named_run_add_only_those(workspace: Workspace) -> None:
+    """run_dir continues there with the recipe as it is now."""
+    assert workspace.snakemake("--config", f"recipe={two_cells(workspace)}", "run_dir=mine").code == 0
+    first = {path: path.stat().st_mtime_ns for path in workspace.folder.glob("mine/cells/*/*/trial_*.json")}
+    recipe = workspace.recipe(
+        [CELLS[0], {**CELLS[1], "trials": 4}], trials=3, workload="witness", confound={"baseline_cell": "base"}
+    )
+    assert workspace.snakemake("--config", f"recipe={recipe}", "run_dir=mine").code == 0
+    second = {path: path.stat().st_mtime_ns for path in workspace.folder.glob("mine/cells/*/*/trial_*.json")}
+    assert len(second) == len(first) + 2
+    assert {path: second[path] for path in first} == first
+
+
+def test_a_dead_supervisor_leaves_an_incomplete_matrix_that_a_rerun_completes(workspace: Workspace) -> None:
+    """The other trials finish, the missing one is named, the exit code is 1, and the same command completes it."""
+    marker = workspace.folder / "repaired"
+    config = {"end": "marker", "marker": str(marker)}
+    recipe = workspace.recipe(
+        [{"name": "good"}, {"name": "dies", "workload_config": config}], confound={"baseline_cell": "good"}, trials=2
+    )
+    ended = workspace.aorta("sweep", "run", "--recipe", recipe)
+    assert ended.code == 1
+    matrix = workspace.matrix()
+    missing = {cell["name"]: cell["missing_trials"] for cell in matrix["cells"]}
+    assert (matrix["complete"], missing) == (False, {"good": [], "dies": [0, 1]})
+    assert "INCOMPLETE" in ended.stdout
+    marker.touch()
+    again = workspace.aorta("sweep", "run", "--recipe", recipe)
+    assert (again.code, workspace.matrix()["complete"], len(workspace.runs())) == (0, True, 1)
+
+
+def test_odd_names_in_paths_work(workspace: Workspace) -> None:
+    """Braces, quotes, spaces and non-ASCII in the output folder and the ticket reach no template and no shell."""
+    recipe = workspace.recipe([{"name": "a.b-c_D"}], workload="witness", ticket="A {b}/../'c\" $(x)")
+    ended = workspace.aorta("sweep", "run", "--recipe", recipe, "--output", "out {x} 'q' é")
+    assert ended.code == 0, ended.stderr
+    assert len(list(workspace.folder.glob("out {x} 'q' é/*/witness/*/matrix.md"))) == 1
+
+
+def test_a_cluster_job_finds_the_run_by_itself(workspace: Workspace) -> None:
+    """A process that re-parses the Snakefile for one job gets the run directory from the pointer, not from a clock."""
+    recipe = two_cells(workspace)
+    assert workspace.snakemake("--config", f"recipe={recipe}").code == 0
+    path = workspace.only_run() / "cells/base/witness/trial_d0_m0_t1.json"
+    path.unlink()
+    target = os.path.relpath(path, workspace.folder)
+    ended = workspace.snakemake(
+        "--mode", "subprocess", "--target-jobs", "trial:cell=base,trial=1", "--allowed-rules", "trial", "--force",
+        target, "--config", f"recipe={recipe}",
+    )  # fmt: skip
+    assert ended.code == 0, ended.stderr
+    assert json.loads(Path(path).read_text())["verdict"] == "pass"

@@ -51,8 +51,8 @@ def _error_message(record: Mapping[str, Any]) -> str | None:
     message, kind = str(error["message"] or "").strip(), str(error["type"] or "").strip()
     if not message:
         return kind or "no message"
-    # Exceptions have class names; "signal", "exit" and "timeout" are told by the message itself.
-    is_exception = kind[:1].isupper()
+    # The engine's own findings (signal, exit, timeout, a workload that cannot be found) are told by the message itself.
+    is_exception = kind[:1].isupper() and kind != "ResolveError" and error["phase"] != "process"
     return f"{kind}: {message}" if is_exception and not message.startswith(kind) else message
 
 

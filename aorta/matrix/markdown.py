@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aorta.matrix.aggregate import Matrix
 from aorta.matrix.page import build_page
-from aorta.matrix.text import capped, escape_markdown, markdown_table
+from aorta.matrix.text import escape_markdown, markdown_table
 
 
 def render_markdown(matrix: Matrix) -> str:
@@ -14,5 +14,5 @@ def render_markdown(matrix: Matrix) -> str:
     lines += markdown_table(page.header, page.rows, page.right)
     for title, entries in page.sections:
         lines += ["", f"## {title}", ""]
-        lines += [f"- {escape_markdown(entry)}" for entry in capped(entries)]
+        lines += [f"- {escape_markdown(entry)}" for entry in entries]
     return "\n".join(lines) + "\n"

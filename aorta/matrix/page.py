@@ -13,10 +13,10 @@ from typing import Any
 from aorta._jsonio import canonical_json
 from aorta.matrix.aggregate import Matrix
 from aorta.matrix.notes import notes
-from aorta.matrix.text import decimals_for, fixed, joined, one_line, percent, plural, ranges
+from aorta.matrix.text import capped, decimals_for, fixed, joined, one_line, percent, plural, ranges
 
 _LONGEST_NAME = 48
-_LONGEST_LINE = 240
+_LONGEST_LINE = 320
 _LONGEST_VALUE = 32
 _LONGEST_CONFIG = 96
 
@@ -32,7 +32,7 @@ class Page:
         header: Titles of the table's columns.
         right: Titles of those that are aligned to the right.
         rows: The table, one row a cell.
-        sections: Title and lines of each further part; only parts that have something to say.
+        sections: Title and lines of each further part; only parts that have something to say, long ones cut.
     """
 
     title: str
@@ -48,10 +48,10 @@ def build_page(matrix: Matrix) -> Page:
     """Returns the page of a matrix."""
     header, rows = _table(matrix["cells"])
     sections = {
-        "Warnings": _warnings(matrix["warnings"]),
-        "Failure hints": _hints(matrix["cells"]),
-        "Errors": _errors(matrix["cells"]),
-        "Missing trials": _missing(matrix["cells"]),
+        "Warnings": capped(_warnings(matrix["warnings"])),
+        "Failure hints": capped(_hints(matrix["cells"])),
+        "Errors": capped(_errors(matrix["cells"])),
+        "Missing trials": capped(_missing(matrix["cells"])),
         "Notes": notes(matrix),
     }
     return Page(

@@ -15,6 +15,7 @@ from jsonschema.protocols import Validator
 
 from aorta._jsonio import read_json
 from aorta._resources import load_schema
+from aorta.run.record import verdict
 
 # Deeper than any record that a workload writes for a reason, and shallow enough for every later recursion.
 _DEEPEST_NESTING = 64
@@ -127,12 +128,9 @@ def _identity_problem(record: Mapping[str, Any], expected: Expected) -> str | No
 
 def _verdict_problem(record: Mapping[str, Any]) -> str | None:
     """A record that contradicts itself says nothing about the failure rate."""
-    verdict, status = record["verdict"], record["exit_status"]
-    ran = not record["did_not_run"] and record["result"] is not None
-    if verdict == "pass" and not (ran and status == "ok" and record["result"]["passed"]):
-        return f"verdict 'pass' contradicts the rest of the record (exit_status {status!r})"
-    if verdict == "fail" and not ran:
-        return "verdict 'fail' without a result whose main work ran"
+    found = record["verdict"], record["did_not_run"]
+    if found != (implied := verdict(record["exit_status"], record["result"])):
+        return f"verdict and did_not_run are {found}, the rest of the record says {implied}"
     return None
 
 

@@ -108,10 +108,17 @@ def record(of: dict[str, Any], trial: int = 0, outcome: str = "pass", **fields: 
         "fail": ("workload_failed", "fail"),
         "crash": ("infrastructure_failed", "error"),
         "timeout": ("timed_out", "error"),
-        "did_not_run": ("workload_setup_failed", "error"),
+        "did_not_run": ("workload_failed", "error"),
     }[outcome]
-    returned = outcome in ("pass", "fail")
-    error = None if returned else failure(message=f"{outcome} for a reason")
+    returned = outcome in ("pass", "fail", "did_not_run")
+    started = outcome != "did_not_run"
+    returns = result(
+        passed=outcome == "pass",
+        failure_count=int(outcome == "fail"),
+        main_work_started=started,
+        step_times_ms=[10.0, 11.0, 12.0, 13.0] if started else [],
+        executed_iterations=4 if started else 0,
+    )
     return {
         "schema_version": 1,
         "aorta_version": "0.1.0",
@@ -122,13 +129,13 @@ def record(of: dict[str, Any], trial: int = 0, outcome: str = "pass", **fields: 
         "exit_status": status,
         "verdict": verdict,
         "did_not_run": outcome == "did_not_run",
-        "error": error,
-        "result": result(passed=outcome == "pass", failure_count=int(outcome == "fail")) if returned else None,
+        "error": None if returned else failure(message=f"{outcome} for a reason"),
+        "result": returns if returned else None,
         "cleanup_error": None,
         "wall_clock_sec": 2.0,
         "phases_sec": {"start": 0.1, "import": 0.2, "construct": 0.0, "setup": 0.3, "run": 1.3, "cleanup": 0.1},
-        "started_at": "2026-04-28T14:12:04Z",
-        "ended_at": "2026-04-28T14:12:06Z",
+        "started_at": "2026-04-28T14:12:04.000Z",
+        "ended_at": "2026-04-28T14:12:06.000Z",
         "order": None,
         "attempt": 1,
         "steps": of["steps"],

@@ -69,6 +69,8 @@ BAD_FILES = {
     "a text among times": (changed(result=result(step_times_ms=[1.0, "2"])), "trial_invalid"),
     "a pass that failed": (changed(exit_status="timed_out"), "trial_invalid"),
     "a fail that never ran": (changed(verdict="fail", did_not_run=True), "trial_invalid"),
+    "an error that passed": (changed(verdict="error"), "trial_invalid"),
+    "a silent one that ran": (changed(did_not_run=True, verdict="error"), "trial_invalid"),
     "too deep": (b'{"a":' * 80 + b"1" + b"}" * 80, "trial_invalid"),
     "another fingerprint": (changed(fingerprint="f" * 64), "trial_stale"),
 }

@@ -61,7 +61,7 @@ def test_trials_that_gave_no_result_have_no_timing(outcome: str) -> None:
 
 def test_a_trial_whose_main_work_never_started_has_no_timing() -> None:
     """Even when it returned a result with a series in it."""
-    silent = record(CELL, verdict="error", did_not_run=True, result=result(main_work_started=False))
+    silent = record(CELL, 0, "did_not_run", result=result(passed=False, main_work_started=False))
     assert not counts_for_timing(silent)
 
 

@@ -9,7 +9,9 @@ import torch
 from workload_runs import TINY_TRAINING, merged, run_once, run_ranks
 
 from aorta.workloads import WorkloadResult
+from aorta.workloads.process_group import RankInfo, join_process_group, leave_process_group
 from aorta.workloads.training import TrainingWorkload
+from aorta.workloads.training_session import TrainingSession
 
 METRICS = {
     "parallelism",
@@ -156,6 +158,24 @@ def test_two_ranks_agree_and_parallelisms_agree() -> None:
         counts |= {r["metrics"]["parameter_count"] for r in results}
     assert losses == pytest.approx([losses[0]] * 4, rel=1e-5)
     assert counts == {train().metrics["parameter_count"]}
+
+
+def test_ranks_and_seeds_draw_different_data() -> None:
+    """Neither two ranks nor two seeds train on the same tokens, and a batch is not repeated."""
+
+    def batches(seed: int, rank: int) -> list[list[list[int]]]:
+        settings = TrainingWorkload(merged(TINY_TRAINING, {"seed": seed, "parallelism": "ddp"})).settings
+        session = TrainingSession(settings, RankInfo(rank=rank, world_size=2), torch.device("cpu"))
+        return [session._next_batch()[0].tolist() for _ in range(2)]
+
+    join_process_group(RankInfo(), torch.device("cpu"))
+    try:
+        drawn = [batch for seed, rank in ((1, 0), (1, 1), (2, 0)) for batch in batches(seed, rank)]
+        again = batches(1, 0)
+    finally:
+        leave_process_group()
+    assert all(drawn.count(batch) == 1 for batch in drawn)
+    assert again == drawn[:2]
 
 
 def test_fault_on_one_rank_fails_all_and_is_named() -> None:

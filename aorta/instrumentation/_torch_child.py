@@ -19,7 +19,10 @@ MARK = "aorta-torch-runtime "
 
 
 def _questions(torch: Any) -> dict[str, dict[str, Callable[[], Any]]]:
-    """What to ask, by the field of the ``pytorch`` block that the answers go into."""
+    """What to ask, by the field of the ``pytorch`` block that the answers go into.
+
+    Every attribute is looked up only when its question is asked: an older PyTorch lacks some.
+    """
     backends, cuda = torch.backends, torch.cuda
     return {
         "flags": {
@@ -30,24 +33,24 @@ def _questions(torch: Any) -> dict[str, dict[str, Callable[[], Any]]]:
             "matmul_allow_fp16_reduced_precision_reduction": lambda: (
                 backends.cuda.matmul.allow_fp16_reduced_precision_reduction
             ),
-            "float32_matmul_precision": torch.get_float32_matmul_precision,
+            "float32_matmul_precision": lambda: torch.get_float32_matmul_precision(),
             "cudnn_allow_tf32": lambda: backends.cudnn.allow_tf32,
             "cudnn_enabled": lambda: backends.cudnn.enabled,
             "cudnn_benchmark": lambda: backends.cudnn.benchmark,
             "cudnn_deterministic": lambda: backends.cudnn.deterministic,
-            "deterministic_algorithms": torch.are_deterministic_algorithms_enabled,
-            "deterministic_algorithms_warn_only": torch.is_deterministic_algorithms_warn_only_enabled,
+            "deterministic_algorithms": lambda: torch.are_deterministic_algorithms_enabled(),
+            "deterministic_algorithms_warn_only": lambda: torch.is_deterministic_algorithms_warn_only_enabled(),
             "deterministic_fill_uninitialized_memory": lambda: torch.utils.deterministic.fill_uninitialized_memory,
             "preferred_blas": lambda: str(backends.cuda.preferred_blas_library()),
             "preferred_linalg": lambda: str(backends.cuda.preferred_linalg_library()),
             "default_dtype": lambda: str(torch.get_default_dtype()),
-            "num_threads": torch.get_num_threads,
-            "num_interop_threads": torch.get_num_interop_threads,
+            "num_threads": lambda: torch.get_num_threads(),
+            "num_interop_threads": lambda: torch.get_num_interop_threads(),
         },
         "sdpa_backends": {
-            "flash": backends.cuda.flash_sdp_enabled,
-            "mem_efficient": backends.cuda.mem_efficient_sdp_enabled,
-            "math": backends.cuda.math_sdp_enabled,
+            "flash": lambda: backends.cuda.flash_sdp_enabled(),
+            "mem_efficient": lambda: backends.cuda.mem_efficient_sdp_enabled(),
+            "math": lambda: backends.cuda.math_sdp_enabled(),
             "cudnn": lambda: backends.cuda.cudnn_sdp_enabled(),
             "preferred_rocm_fa": lambda: (
                 str(backends.cuda.preferred_rocm_fa_library()) if torch.version.hip is not None else None
@@ -58,9 +61,9 @@ def _questions(torch: Any) -> dict[str, dict[str, Callable[[], Any]]]:
             "build_configuration": lambda: torch.__config__.show().strip(),
             "cxx11_abi": lambda: bool(torch.compiled_with_cxx11_abi()),
             "cpu_capability": lambda: backends.cpu.get_cpu_capability(),
-            "gpu_available": cuda.is_available,
-            "gpu_count": cuda.device_count,
-            "gpu_archs": cuda.get_arch_list,
+            "gpu_available": lambda: cuda.is_available(),
+            "gpu_count": lambda: cuda.device_count(),
+            "gpu_archs": lambda: cuda.get_arch_list(),
             "cudnn_version": lambda: backends.cudnn.version(),
             "nccl_version": lambda: _nccl_version(torch),
             "distributed_backends": lambda: _distributed_backends(torch),
@@ -98,7 +101,7 @@ def main() -> None:
             except Exception as error:  # an older or newer PyTorch lacks some of these
                 answers[field][name] = None
                 answers["unanswered"][f"{field}.{name}"] = f"{type(error).__name__}: {error}".split("\n")[0][:300]
-    sys.stdout.write("\n" + MARK + json.dumps(answers) + "\n")
+    sys.stdout.write("\n" + MARK + json.dumps(answers, default=str) + "\n")
     sys.stdout.flush()
     # Past PyTorch's own exit handlers, which can hang or crash on a broken device after the answer is out.
     os._exit(0)

@@ -115,11 +115,21 @@ def _labelled(label: str, value: object) -> str | None:
 
 
 def _copies(block: Mapping[str, Any]) -> str:
-    return _join(block["version"], f"{len(block['copies'])} copies", *sorted({c["origin"] for c in block["copies"]}))
+    origins = sorted({copy["origin"] for copy in block["copies"]})
+    return _join(block["version"] or "version unknown", _count(len(block["copies"]), "copy", "copies"), *origins)
+
+
+def _count(number: int, one: str, several: str) -> str:
+    return f"{number} {one if number == 1 else several}"
 
 
 def _catalogues(block: Mapping[str, Any]) -> str:
-    return _join(*(f"{c['origin']}: {c['files']} files {(c['ends_sha256'] or '?')[:12]}" for c in block["catalogues"]))
+    return _join(
+        *(
+            f"{c['origin']}: {_count(c['files'], 'file', 'files')} {(c['ends_sha256'] or '?')[:12]}"
+            for c in block["catalogues"]
+        )
+    )
 
 
 def _pytorch(block: Mapping[str, Any]) -> str:
@@ -138,7 +148,11 @@ def _nvidia(block: Mapping[str, Any]) -> str:
 def _nics(block: Mapping[str, Any]) -> str:
     real = [f"{nic['name']} ({nic['driver']}, {nic['state']})" for nic in block["interfaces"] if nic["driver"]]
     rdma = [f"{device['name']} (RDMA, firmware {device['firmware']})" for device in block["rdma_devices"]]
-    return _join(*real, *rdma) if real or rdma else f"{len(block['interfaces'])} virtual interfaces"
+    return (
+        _join(*real, *rdma)
+        if real or rdma
+        else _count(len(block["interfaces"]), "virtual interface", "virtual interfaces")
+    )
 
 
 _SUMMARIES: dict[str, Callable[[Mapping[str, Any]], str]] = {
@@ -152,7 +166,7 @@ _SUMMARIES: dict[str, Callable[[Mapping[str, Any]], str]] = {
         _gib(b["memory"]["total_bytes"]),
     ),
     "runtime_context": lambda b: _join(b["container"], b["container_image"], f"Python from {b['python']}"),
-    "python": lambda b: _join(b["version"], b["implementation"], f"{len(b['packages'])} packages"),
+    "python": lambda b: _join(b["version"], b["implementation"], _count(len(b["packages"]), "package", "packages")),
     "env_vars": lambda b: (
         _join(*(f"{name}={value}" for name, value in b["set"].items()))
         if b["set"]
@@ -160,8 +174,8 @@ _SUMMARIES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     ),
     "rocm": lambda b: _join(b["version"], b["path"]),
     "hip": lambda b: _join(b["version"], _labelled("clang", b["clang_version"])),
-    "amdgpu_driver": lambda b: _join(b["version"] or "in the kernel", f"{len(b['devices'])} devices"),
-    "gpu_arch": lambda b: _join(f"{len(b['devices'])} devices", *(b["isas"] or b["archs"])),
+    "amdgpu_driver": lambda b: _join(b["version"] or "in the kernel", _count(len(b["devices"]), "device", "devices")),
+    "gpu_arch": lambda b: _join(_count(len(b["devices"]), "device", "devices"), *(b["isas"] or b["archs"])),
     "hipblaslt": _copies,
     "rocblas": _copies,
     "composable_kernel": _copies,

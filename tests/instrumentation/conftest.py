@@ -59,6 +59,49 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(root)
 
 
+@pytest.fixture
+def full_machine(machine: Machine) -> Machine:
+    """A machine that has something for every block."""
+    card = "/sys/devices/pci0000:00/0000:05:00.0"
+    lib = "/opt/rocm/lib"
+    machine.files(
+        {
+            "/opt/rocm/.info/version": "6.4.1-83",
+            "/opt/rocm/share/hip/version": "HIP_VERSION_MAJOR=6\nHIP_VERSION_MINOR=4\nHIP_VERSION_PATCH=43483\n",
+            f"{lib}/librocblas.so.4.4": "",
+            f"{lib}/libhipblaslt.so.0.12": "",
+            f"{lib}/librccl.so.1.0": "",
+            f"{lib}/librccl-net.so": "",
+            f"{lib}/libdevice_gemm_operations.so": "",
+            f"{lib}/rocblas/library/x.dat": "index",
+            "/opt/rocm/share/miopen/db/gfx942.db": "db",
+            "/sys/module/amdgpu/version": "6.12.12",
+            "/sys/module/amdgpu/parameters/noretry": "-1",
+            f"{card}/vendor": "0x1002",
+            f"{card}/fw_version/mec_fw_version": "0x000000a8",
+            "/sys/class/kfd/kfd/topology/nodes/1/properties": "gfx_target_version 90402\nsimd_count 8\nsimd_per_cu 4\n",
+            "/proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Wed\n",
+            "/usr/local/cuda/version.json": '{"cuda": {"version": "12.8.0"}}',
+            "/sys/class/net/eth0/operstate": "up",
+            "/sys/class/infiniband/mlx5_0/fw_ver": "28.39.1002",
+            "/sys/class/infiniband/mlx5_0/ports/1/state": "4: ACTIVE",
+            "/sys/module/mlx5_ib/refcnt": "0",
+            "/site/torch/__init__.py": "",
+            "/site/torch/version.py": "__version__ = '2.9.0'\nhip = '6.4'\n",
+            "/site/torch/lib/libaotriton_v2.so.0.10.0": "",
+            "/site/torch/lib/aotriton.images/amd-gfx942/x": "",
+            "/site/triton/__init__.py": "",
+            "/site/triton-3.5.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: triton\nVersion: 3.5.0\n",
+            "/site/fbgemm_gpu/__init__.py": "",
+        }
+    )
+    machine.link("/sys/class/drm/card1/device", "../../../devices/pci0000:00/0000:05:00.0")
+    machine.tool("nvidia-smi", 'case "$1" in -L) echo "GPU 0: A";; *) echo "0, A, GPU-1, 0, 550.54.15, 9, 80";; esac')
+    machine.tool("rocminfo", "echo amdgcn-amd-amdhsa--gfx942:sramecc+:xnack-")
+    machine.environ["NCCL_PROTO"] = "Simple"
+    return machine
+
+
 @pytest.fixture(scope="session")
 def schema_errors() -> Callable[[Any], list[str]]:
     """Returns what the schema has against a snapshot, one line a fault."""

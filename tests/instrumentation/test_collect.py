@@ -42,6 +42,15 @@ def test_an_empty_machine_validates(machine: Machine, schema_errors: SchemaError
     assert (snapshot["partial"], snapshot["partial_reasons"]) == (False, [])
 
 
+def test_a_full_machine_validates(full_machine: Machine, schema_errors: SchemaErrors) -> None:
+    """With something to find for every block, every block is what the schema says."""
+    root = full_machine.root
+    snapshot = collect_env(False, root=str(root), environ=full_machine.environ, python_path=[str(root / "site")])
+    assert schema_errors(snapshot) == []
+    assert [name for name in BLOCKS if not snapshot[name]["available"]] == []
+    assert snapshot["partial_reasons"] == []
+
+
 def test_without_torch_the_flags_are_unknown_not_invented() -> None:
     """A quick snapshot says that PyTorch was not asked."""
     block = collect_env(import_torch=False)["pytorch"]

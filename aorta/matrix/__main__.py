@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(
         prog="python -m aorta.matrix",
-        description="Aggregates the trials of a run directory to matrix.json, matrix.md and perf.md.",
+        description="Aggregates the trials of a run directory to matrix.json, matrix.md, matrix.html and perf.md.",
         epilog="example: python -m aorta.matrix results/EXAMPLE-001/training/2026-04-28T14-12-03",
     )
     parser.add_argument("run_dir", metavar="RUN_DIR", help="the folder that holds plan.json and cells/")

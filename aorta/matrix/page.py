@@ -32,6 +32,7 @@ class Page:
         header: Titles of the table's columns.
         right: Titles of those that are aligned to the right.
         rows: The table, one row a cell.
+        states: Each row's outcome for colouring: ``fail``, ``error``, ``pass`` or ``none`` (no trial yet).
         sections: Title and lines of each further part; only parts that have something to say, long ones cut.
     """
 
@@ -41,6 +42,7 @@ class Page:
     header: tuple[str, ...]
     right: frozenset[str]
     rows: tuple[tuple[str, ...], ...]
+    states: tuple[str, ...]
     sections: tuple[tuple[str, tuple[str, ...]], ...]
 
 
@@ -61,6 +63,7 @@ def build_page(matrix: Matrix) -> Page:
         header=header,
         right=frozenset({"Failure rate", "Failures", "Errors", "Iterations", "Mean step (ms)"}),
         rows=rows,
+        states=tuple(_state(cell["verdict_counts"]) for cell in matrix["cells"]),
         sections=tuple(
             (title, tuple(one_line(line, _LONGEST_LINE) for line in lines))
             for title, lines in sections.items()
@@ -100,6 +103,11 @@ def _verdict(cells: Sequence[Mapping[str, Any]]) -> str:
     trials = "The only trial passes" if number == 1 else f"All {number} trials pass"
     expected = sum(cell["trials"] for cell in cells)
     return f"{trials}{'' if number == expected else f' of the {expected} planned'}."
+
+
+def _state(verdicts: Mapping[str, int]) -> str:
+    """The worst verdict of a cell: fail before error before pass."""
+    return next((verdict for verdict in ("fail", "error", "pass") if verdicts[verdict]), "none")
 
 
 def _table(cells: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:

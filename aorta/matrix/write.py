@@ -8,6 +8,7 @@ from typing import Any
 
 from aorta._jsonio import write_text_atomic
 from aorta.matrix.aggregate import Matrix, aggregate
+from aorta.matrix.html import render_html
 from aorta.matrix.load import load_run
 from aorta.matrix.markdown import render_markdown
 from aorta.matrix.perf import render_perf
@@ -27,7 +28,9 @@ def build_matrix(run_dir: Path | str) -> Matrix:
 
 
 def write_matrix(run_dir: Path | str) -> Matrix:
-    """Builds the matrix and writes ``matrix.json``, ``matrix.md`` and ``perf.md``, each whole or not at all.
+    """Builds the matrix and writes ``matrix.json``, ``matrix.md``, ``matrix.html`` and ``perf.md``.
+
+    Each file appears whole or not at all.
 
     Raises:
         PlanFileError: ``plan.json`` is missing or damaged.
@@ -36,6 +39,7 @@ def write_matrix(run_dir: Path | str) -> Matrix:
     matrix = build_matrix(run_dir)
     layout = RunLayout(run_dir, matrix["workload"])
     _write(layout.matrix_md, render_markdown(matrix))
+    _write(layout.run_dir / "matrix.html", render_html(matrix))
     _write(layout.perf_md, render_perf(matrix))
     # Last, because its presence says that the matrix is there.
     _write(layout.matrix_json, matrix_json(matrix))

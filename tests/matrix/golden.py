@@ -16,5 +16,5 @@ if __name__ == "__main__":
         write_matrix(layout.run_dir)
         golden = Path(__file__).parent / "golden"
         golden.mkdir(exist_ok=True)
-        for path in (layout.matrix_json, layout.matrix_md, layout.perf_md):
+        for path in (layout.matrix_json, layout.matrix_md, layout.perf_md, layout.run_dir / "matrix.html"):
             shutil.copyfile(path, golden / path.name)

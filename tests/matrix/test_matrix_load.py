@@ -179,7 +179,7 @@ def test_a_long_reason_is_cut(run: RunLayout) -> None:
     assert len(str(caught.value)) < 300
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(25))
 def test_a_damaged_byte_never_raises_and_never_touches_other_trials(run: RunLayout, seed: int) -> None:
     """Whatever the disk does to one file, the others' results stand and the matrix can be written."""
     dice = random.Random(seed)
@@ -200,25 +200,28 @@ def test_a_damaged_byte_never_raises_and_never_touches_other_trials(run: RunLayo
     assert cell_of(before, "other")["trials_present"] in (3, 4)
 
 
-FIELDS = sorted(record(CELLS[1], 2))
 SUBSTITUTES: list[Any] = [None, True, -1, 10**30, 1.5e308, "\ud800", "x" * 100, [], [None], {}, {"a": []}]
+ODD_RESULTS: list[Any] = [*SUBSTITUTES, [1.0, 2, True], {"m": "\ud800"}, {"m": 10**400}, [{"hint": 3}], [{"hint": " "}]]
 
 
-@pytest.mark.parametrize("field", FIELDS)
-def test_any_value_in_any_field_is_survived(run: RunLayout, field: str) -> None:
-    """Every field of a record in turn takes every kind of wrong value, at the top and inside its result."""
+def survive(run_dir: Path, odd: dict[str, Any]) -> None:
+    """Builds the matrix of one good trial and an odd one, and sees the good one counted."""
+    layout = write_run(run_dir, plan(CELLS), [record(CELLS[0], 1)])
+    put(layout.trial("other", 2), odd)
+    matrix = build_matrix(run_dir)
+    matrix_json(matrix)
+    assert cell_of(matrix, "base")["trials_present"] == 1
+
+
+@pytest.mark.parametrize("field", sorted(record(CELLS[1], 2)))
+def test_any_value_in_any_field_is_survived(tmp_path: Path, field: str) -> None:
+    """Every field of a record in turn takes every kind of wrong value."""
     for value in SUBSTITUTES:
-        put(run.trial("other", 2), {**record(CELLS[1], 2), field: value})
-        matrix = build_matrix(run.run_dir)
-        matrix_json(matrix)
-        assert cell_of(matrix, "base")["trials_present"] == 4
+        survive(tmp_path, {**record(CELLS[1], 2), field: value})
 
 
 @pytest.mark.parametrize("field", sorted(result()))
-def test_any_value_in_any_field_of_a_result_is_survived(run: RunLayout, field: str) -> None:
+def test_any_value_in_any_field_of_a_result_is_survived(tmp_path: Path, field: str) -> None:
     """The part of a record that a workload fills in."""
-    for value in [*SUBSTITUTES, [1.0, 2, True], {"m": "\ud800"}, {"m": 10**400}, [{"hint": 3}], [{"hint": " "}]]:
-        put(run.trial("other", 2), record(CELLS[1], 2, result=result(**{field: value})))
-        matrix = build_matrix(run.run_dir)
-        matrix_json(matrix)
-        assert cell_of(matrix, "base")["trials_present"] == 4
+    for value in ODD_RESULTS:
+        survive(tmp_path, record(CELLS[1], 2, result=result(**{field: value})))

@@ -15,7 +15,16 @@ from jsonschema import Draft202012Validator
 from matrix_builders import descriptor, example_run, failure, plan, record, request, result
 
 from aorta._resources import load_schema
-from aorta.matrix import Matrix, aggregate, build_matrix, matrix_json, render_markdown, render_perf, write_matrix
+from aorta.matrix import (
+    Matrix,
+    aggregate,
+    build_matrix,
+    matrix_json,
+    render_html,
+    render_markdown,
+    render_perf,
+    write_matrix,
+)
 from aorta.matrix.__main__ import main
 from aorta.matrix.page import varying_config
 from aorta.matrix.text import (
@@ -33,7 +42,7 @@ from aorta.matrix.text import (
 GOLDEN = Path(__file__).parent / "golden"
 
 
-@pytest.mark.parametrize("name", ["matrix.json", "matrix.md", "perf.md"])
+@pytest.mark.parametrize("name", ["matrix.html", "matrix.json", "matrix.md", "perf.md"])
 def test_golden_files(tmp_path: Path, name: str) -> None:
     """The example run gives these bytes; after a wanted change, run golden.py and read the difference."""
     layout = example_run(tmp_path / "run")
@@ -144,6 +153,21 @@ def test_equal_warnings_are_one_line() -> None:
     warnings = tuple({"cell": name, "code": "x", "message": "HSA_XNACK is set outside"} for name in "ab")
     text = page([request("a"), request("b")], [], warnings=warnings)
     assert "- a, b: HSA_XNACK is set outside\n" in text
+
+
+def test_web_page_has_the_same_rows_and_no_markup_from_trials() -> None:
+    """What a trial says is text, never a tag."""
+    cell = request("a", mitigations=["<b>"])
+    crash = record(cell, 0, "crash", error=failure(message="<script>alert(1)</script>"))
+    text = render_html(matrix_of([cell], [crash]))
+    assert "<script>" not in text and "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+    assert '<tr class="error">' in text and "<td>&lt;b&gt;</td>" in text
+
+
+def test_web_page_loads_nothing() -> None:
+    """It is opened from a ticket, far from the cluster."""
+    text = render_html(matrix_of([request("a")], []))
+    assert not any(word in text for word in ("http:", "https:", "src=", "href=", "@import", "url("))
 
 
 def test_long_lists_are_cut() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from matrix_builders import descriptor, example_run, failure, plan, record, request, result
@@ -190,6 +190,7 @@ def test_every_row_has_the_same_columns_whatever_the_text() -> None:
     assert len({len(line) for line in rows}) == 1
 
 
+@settings(deadline=None)
 @given(st.text(max_size=60))
 def test_any_text_stays_in_its_table_cell(text: str) -> None:
     """One row stays one line with one cell."""
@@ -273,6 +274,7 @@ def test_pages_of_an_empty_run_are_whole() -> None:
     assert "The workload reported none." in text and "| missing |" in text
 
 
+@settings(deadline=None)
 @given(st.text(max_size=30), st.text(min_size=1, max_size=30))
 def test_pages_are_written_whatever_the_workload_says(hint: str, metric: str) -> None:
     """Any text, lone surrogates and control characters included."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from matrix_builders import record, request, result
 
@@ -125,6 +125,7 @@ def interpolated(values: list[float], share: float) -> float:
     return ordered[below] + (ordered[above] - ordered[below]) * (position - below)
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0.001, 1e6), min_size=2, max_size=40), st.randoms())
 def test_statistics_agree_with_a_recomputation_in_any_order(values: list[float], random: Any) -> None:
     """Exact arithmetic, hand-made percentiles, and the same bits for a shuffled series."""

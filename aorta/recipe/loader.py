@@ -89,7 +89,7 @@ def parse_recipe(text: str | bytes, registry: Registry | None = None, source: st
         document = Document(content)
     except YamlError as error:
         path = format_place(error.place)
-        message = str(error) if path else f"{_one_line(source)}: {error}"
+        message = str(error) if path else _about_file(source, str(error))
         raise RecipeSchemaError([RecipeError(path=path, message=message, line=error.line)], source) from None
     if not isinstance(document.data, dict):
         found = document.describe((), document.data, ())
@@ -125,13 +125,15 @@ def _shown_length(place: Place) -> int:
 
 
 def _whole_file(source: str, message: str, line: int | None = None) -> RecipeSchemaError:
-    error = RecipeError(path="", message=f"{_one_line(source)}: {message}", line=line)
+    error = RecipeError(path="", message=_about_file(source, message), line=line)
     return RecipeSchemaError([error], source)
 
 
-def _one_line(source: str) -> str:
-    """Returns the name of a source on one line, whatever characters a file's name has."""
-    return source if source.isprintable() else repr(source)[1:-1]
+def _about_file(source: str, message: str) -> str:
+    """Returns a message about a file as a whole; the file's name may hold any character."""
+    if source == "recipe":
+        return message
+    return f"{source if source.isprintable() else repr(source)[1:-1]}: {message}"
 
 
 def _find_all(document: Document, registry: Registry) -> list[Fault]:
@@ -189,7 +191,7 @@ def _errors(faults: Iterable[Fault], document: Document, source: str) -> list[Re
     errors = dict.fromkeys(_error(fault, document, source) for fault in found)
     result = list(errors)
     if len(found) >= MAX_FAULTS:
-        more = f"{_one_line(source)}: has at least {MAX_FAULTS} faults; what follows the last of them is not shown"
+        more = _about_file(source, f"has {MAX_FAULTS} faults or more; only these are shown")
         result.append(RecipeError(path="", message=more))
     return result
 
@@ -201,7 +203,7 @@ def _error(fault: Fault, document: Document, source: str) -> RecipeError:
     if inner:
         message = f"in {_inner_name(inner)}, {message}" if fault.inside else f"{_inner_name(inner)} {message}"
     if not path:
-        message = f"{_one_line(source)}: {message}"
+        message = _about_file(source, message)
     line = fault.line if fault.line is not None else document.line(fault.place)
     return RecipeError(path=path, message=message, line=line)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 from yaml.constructor import SafeConstructor
@@ -55,8 +55,7 @@ class Foreign:
         return f"{self.kind} ({bare(self.text)})" if self.text else self.kind
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Field:
+class _Field(NamedTuple):
     order: int
     key: Node
     value: Node
@@ -226,9 +225,7 @@ class Document:
                 continue
             if key in own:
                 first = own[key][0].line
-                self._fault(
-                    (*place, key), f"the key {short(key)} is written twice, first on line {first}", key_node.line
-                )
+                self._fault((*place, key), f"is written twice, first on line {first}", key_node.line)
                 continue
             own[key] = (key_node, value)
         both = {**merged, **own}

@@ -14,7 +14,7 @@ import yaml
 
 from aorta.registry._shape import Place
 
-MAX_NODES = 100_000
+MAX_NODES = 50_000
 """Values in one file, and values after aliases are written out."""
 
 MAX_DEPTH = 100
@@ -68,11 +68,17 @@ class _Open:
     node: Node
     key: Node | None = None
 
-    def step(self) -> str | int | None:
+    def next_step(self) -> str | int | None:
         """Returns the key or position of the value that comes next."""
         if self.node.kind == "list":
             return len(self.node.items)
         return self.key.text if self.key is not None else None
+
+    def last_step(self) -> str | int | None:
+        """Returns the key or position of the value that came last."""
+        if self.node.kind == "list":
+            return len(self.node.items) - 1
+        return self.node.pairs[-1][0].text if self.node.pairs else None
 
 
 def parse_nodes(data: bytes) -> Node:
@@ -109,9 +115,16 @@ def _syntax_error(error: yaml.MarkedYAMLError, text: str) -> YamlError:
     column = f" (column {mark.column + 1})" if mark is not None else ""
     if mark is not None and "\t" in _indentation(text, mark.line):
         said += "; a tab may not indent, use spaces"
-    return YamlError(
-        f"is not YAML: {said}{column}".replace("\n", " "), line=mark.line + 1 if mark is not None else None
-    )
+    return YamlError(f"is not YAML: {said}{column}".replace("\n", " "), line=_mark_line(error))
+
+
+def _mark_line(error: yaml.MarkedYAMLError) -> int | None:
+    mark = error.problem_mark or error.context_mark
+    return mark.line + 1 if mark is not None else None
+
+
+def _line(event: Any) -> int:
+    return int(event.start_mark.line) + 1
 
 
 def _indentation(text: str, line: int) -> str:
@@ -147,14 +160,13 @@ class _Builder:
     def build(self) -> Node:
         documents = 0
         while True:
-            event = self._next_event()
+            event = self._event()
             if isinstance(event, yaml.StreamEndEvent):
                 break
             if isinstance(event, yaml.DocumentStartEvent):
                 documents += 1
                 if documents > 1:
-                    line = event.start_mark.line + 1
-                    raise YamlError("holds more than one YAML document; keep one document a file", line=line)
+                    raise YamlError("holds more than one YAML document; keep one document a file", line=_line(event))
             elif isinstance(event, yaml.NodeEvent):
                 self._add(event)
             elif isinstance(event, (yaml.SequenceEndEvent, yaml.MappingEndEvent)):
@@ -163,17 +175,28 @@ class _Builder:
             raise YamlError("is empty; it must hold a mapping of recipe keys")
         return self._root
 
+    def _event(self) -> Any:
+        try:
+            return self._next_event()
+        except yaml.MarkedYAMLError as error:
+            # libyaml has its own limit, and looks far enough ahead to meet it before ours.
+            if "maximum nesting depth" in str(error.problem):
+                message = f"is nested more than {MAX_DEPTH} levels deep"
+                raise YamlError(message, place=self._place(), line=_mark_line(error)) from None
+            raise
+
     def _place(self) -> Place:
-        steps = [level.step() for level in self._open]
+        """Returns the place of the value that is about to be attached."""
+        steps = [level.last_step() for level in self._open[:-1]] + [level.next_step() for level in self._open[-1:]]
         return tuple(step for step in steps if step is not None)
 
     def _add(self, event: Any) -> None:
-        line = event.start_mark.line + 1
+        line = _line(event)
         self._nodes += 1
         if self._nodes > MAX_NODES:
-            raise YamlError(f"holds more than {MAX_NODES} values", place=self._place(), line=line)
+            raise YamlError(f"holds more than {MAX_NODES} values", line=line)
         if isinstance(event, yaml.AliasEvent):
-            target = self._anchors.get(event.anchor)
+            target = self._anchors.get(str(event.anchor))
             if target is None:
                 raise YamlError(f"is not YAML: the alias *{event.anchor} has no anchor before it", line=line)
             self._attach(target)

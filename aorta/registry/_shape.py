@@ -173,7 +173,9 @@ def _validator(name: str) -> Any:
         }
     )
     keywords = {"required": required, "additionalProperties": additional, "pattern": pattern, "not": negation}
-    return extend(Draft202012Validator, keywords, type_checker=types)(schema)
+    # jsonschema ships no annotations for this function.
+    build: Any = extend
+    return build(Draft202012Validator, keywords, type_checker=types)(schema)
 
 
 @lru_cache(maxsize=64)

@@ -16,6 +16,8 @@ from aorta.registry.names import short
 
 Kind = Literal["mitigation", "environment"]
 
+_MAX_DIGITS = 1000
+
 _GROUPS: Mapping[Kind, str] = {"mitigation": "aorta.mitigations", "environment": "aorta.environments"}
 
 
@@ -109,8 +111,8 @@ def sidecar_entries(path: Path) -> list[Entry]:
     ]
 
 
-class _NotJsonError(ValueError):
-    pass
+class _NotJsonError(Exception):
+    """Text that is no JSON, or none that a sidecar could hold."""
 
 
 class _Object(dict[str, Any]):
@@ -132,7 +134,10 @@ class _Object(dict[str, Any]):
 def _parse(text: bytes) -> Any:
     try:
         return json.loads(
-            text.decode("utf-8-sig"), object_pairs_hook=_Object.from_pairs, parse_constant=_refuse_constant
+            text.decode("utf-8-sig"),
+            object_pairs_hook=_Object.from_pairs,
+            parse_constant=_refuse_constant,
+            parse_int=_parse_int,
         )
     except UnicodeDecodeError as error:
         raise _NotJsonError(f"is not UTF-8 (offset {error.start}); save it as UTF-8") from None
@@ -140,13 +145,17 @@ def _parse(text: bytes) -> Any:
         raise _NotJsonError(f"is not JSON: {error.msg} (line {error.lineno}, column {error.colno})") from None
     except RecursionError:
         raise _NotJsonError("is not a sidecar: nested too deeply") from None
-    except ValueError as error:
-        # An int of thousands of digits, or a bare NaN.
-        raise _NotJsonError(f"is not JSON: {error}") from None
 
 
 def _refuse_constant(name: str) -> NoReturn:
     raise _NotJsonError(f"is not JSON: {name} has no JSON form")
+
+
+def _parse_int(text: str) -> int:
+    # Python refuses to read an int of more than 4300 digits, with advice that is of no use to a reader of ours.
+    if len(text) > _MAX_DIGITS:
+        raise _NotJsonError(f"is not a sidecar: it holds a number of {len(text)} digits")
+    return int(text)
 
 
 def _repeated_keys(data: Any, place: Place) -> list[Fault]:

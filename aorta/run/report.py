@@ -11,6 +11,7 @@ interpreter exits. ``at`` is ``time.monotonic()``, which all processes of a host
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -67,12 +68,9 @@ class Report:
         self.cleanup_error: str | None = None
         self.done: dict[str, Any] | None = None
         for line in data.split(b"\n"):
-            try:
-                entry = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(entry, dict):
-                self._take(entry)
+            # Another's bytes on this file may be anything, even JSON.
+            with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                self._take(json.loads(line))
 
     def _take(self, entry: dict[str, Any]) -> None:
         if entry.get("phase") in PHASES:

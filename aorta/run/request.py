@@ -182,7 +182,9 @@ def has_snapshot(path: str) -> bool:
         value = read_json(path)
     except (OSError, ValueError):
         return False
-    return isinstance(value, dict) and "schema_version" in value and value.get("snapshot_captured") is not False
+    from aorta.instrumentation import is_valid_snapshot
+
+    return is_valid_snapshot(value)
 
 
 def probe_request(arguments: Arguments, cell: Mapping[str, Any], source: str) -> dict[str, str] | None:

@@ -75,14 +75,16 @@ def main(argv: Sequence[str], usage: str | None = None) -> int:
     except OSError as error:
         _say(f"aorta: {error.filename or arguments.run_dir}: {error.strerror}; the trial has no record")
         return 1
-    _say(record.progress_line(trial_record, arguments.of, colour=sys.stderr.isatty()))
+    colour = sys.stderr is not None and sys.stderr.isatty()
+    _say(record.progress_line(trial_record, arguments.of, colour))
     return 0
 
 
 def _say(line: str) -> None:
-    # Whoever listened may have gone; the record matters more.
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        print(line, file=sys.stderr, flush=True)
+    # Whoever listened may have gone, or closed the descriptor beforehand; the record matters more.
+    with contextlib.suppress(OSError, ValueError):
+        if sys.stderr is not None:
+            print(line, file=sys.stderr, flush=True)
 
 
 class _Trial:
@@ -198,6 +200,9 @@ class _Trial:
         os.close(stdin)
         output.release()
         ending = worker.supervise(self._signals, limit, report_file.reported)
+        if ending.left_behind:
+            pids = ", ".join(map(str, ending.left_behind))
+            _say(f"aorta: {arguments.cell} trial {arguments.trial}: SIGKILL did not end process {pids}")
         ended_at = started_at + (ending.ended - ending.started)
         report = report_file.read()
         exit_status, error = record.judge(ending, report, limit)

@@ -191,12 +191,12 @@ def _one_line(error: BaseException) -> str:
 
 
 def _traceback(error: BaseException) -> str | None:
-    """Returns the traceback without this module's own frames, cut in the middle when it is long."""
+    """Returns the traceback from the workload's first frame on, cut in the middle when it is long."""
     try:
         import traceback
 
         frame: TracebackType | None = error.__traceback__
-        while frame is not None and frame.tb_frame.f_code.co_filename == __file__:
+        while frame is not None and _is_machinery(frame.tb_frame.f_code.co_filename):
             frame = frame.tb_next
         lines = "".join(traceback.format_exception(type(error), error, frame or error.__traceback__))
     except Exception:
@@ -205,6 +205,10 @@ def _traceback(error: BaseException) -> str | None:
         half = _MAX_TRACEBACK // 2
         lines = f"{lines[:half]}\n... (cut)\n{lines[-half:]}"
     return lines.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _is_machinery(filename: str) -> bool:
+    return filename == __file__ or filename.startswith("<frozen importlib") or "/importlib/" in filename
 
 
 def _device_memory() -> int | None:

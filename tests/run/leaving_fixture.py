@@ -1,0 +1,5 @@
+"""A workload module that leaves the process while it is imported."""
+
+import sys
+
+sys.exit(0)

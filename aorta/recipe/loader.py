@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -167,27 +168,27 @@ def _keys() -> tuple[frozenset[str], frozenset[str]]:
 
 def _with_key_hint(fault: Fault) -> Fault:
     """Says where a stray key would belong, for keys that exist elsewhere."""
-    if fault.missing_key == "docker":
+    if fault.rule == "required" and fault.place[-1] == "docker":
         # An environment is one value to a reader; its missing half is a fault of that value.
         return Fault(place=fault.place[:-1], message="needs the key 'docker'", inside=True)
-    key = fault.unknown_key
-    if key is None:
+    key = fault.key
+    if fault.rule != "additionalProperties" or key is None:
         return fault
     recipe_keys, cell_keys = _keys()
     if fault.place == (key,):
         if key in cell_keys:
-            return Fault(place=fault.place, message=f"{key!r} is a key of a cell; move it into a cell")
+            return replace(fault, message=f"{key!r} is a key of a cell; move it into a cell")
         if key in _PROBE_KEYS:
             message = "is a key of the opaque-command flow (mode: probe), not of a matrix recipe; remove it"
-            return Fault(place=fault.place, message=message)
+            return replace(fault, message=message)
     elif fault.place[0] == "cells" and len(fault.place) == 2 and key in recipe_keys:
-        return Fault(place=fault.place, message=f"{key!r} is a key of the recipe, not of a cell; move it to the top")
+        return replace(fault, message=f"{key!r} is a key of the recipe, not of a cell; move it to the top")
     return fault
 
 
 def _errors(faults: Iterable[Fault], document: Document, source: str) -> list[RecipeError]:
     """Returns the faults as errors: in the order of the file, each once."""
-    found = sorted(faults, key=lambda fault: document.order(fault.place))
+    found = sorted(faults, key=lambda fault: document.order(fault.exact_place))
     errors = dict.fromkeys(_error(fault, document, source) for fault in found)
     result = list(errors)
     if len(found) >= MAX_FAULTS:
@@ -204,7 +205,7 @@ def _error(fault: Fault, document: Document, source: str) -> RecipeError:
         message = f"in {_inner_name(inner)}, {message}" if fault.inside else f"{_inner_name(inner)} {message}"
     if not path:
         message = _about_file(source, message)
-    line = fault.line if fault.line is not None else document.line(fault.place)
+    line = fault.line if fault.line is not None else document.line(fault.exact_place)
     return RecipeError(path=path, message=message, line=line)
 
 

@@ -30,18 +30,23 @@ class Fault:
     Attributes:
         place: Where; the empty place is the file as a whole.
         message: What is wrong and what would be right, without the place.
-        unknown_key: The key that the schema does not know, where that is the fault.
-        missing_key: The key that is required and missing, where that is the fault.
+        rule: Keyword of the schema that is broken, or an empty string.
         inside: Whether the message speaks of a key in the value at ``place``, not of the value itself.
+        key: That key, or the last step of ``place`` where a stray key is its own place.
         line: Line in the file, counted from 1, where the place alone does not lead to it.
     """
 
     place: Place
     message: str
-    unknown_key: str | None = None
-    missing_key: str | None = None
+    rule: str = ""
     inside: bool = False
+    key: str | None = None
     line: int | None = None
+
+    @property
+    def exact_place(self) -> Place:
+        """The place of the key that the fault is about, else of the value."""
+        return (*self.place, self.key) if self.inside and self.key is not None else self.place
 
 
 Describe = Callable[[Place, object, tuple[str, ...]], str]
@@ -87,10 +92,9 @@ def find_faults(
             continue
         fault = _sentence(error, describe)
         # One value can break several rules (too short, and no match); the first says enough.
-        key = (fault.place, fault.unknown_key or (fault.message if _is_name(error) else None))
-        if key in seen:
+        if (fault.place, fault.key) in seen:
             continue
-        seen.add(key)
+        seen.add((fault.place, fault.key))
         faults.append(fault)
         if len(faults) >= MAX_FAULTS:
             break
@@ -104,17 +108,20 @@ def _is_name(error: Any) -> bool:
 def _sentence(error: Any, describe: Describe) -> Fault:
     place: Place = tuple(error.absolute_path)
     if error.validator == "required":
-        return Fault(place=place, message=error.message, missing_key=str(place[-1]))
+        return Fault(place=place, message=error.message, rule="required")
     if error.validator == "additionalProperties":
         key = str(error.instance)
         # A stray key at the top is its own place; deeper down, the mapping that it strayed into is.
-        return Fault(place=place or (key,), message=error.message, unknown_key=key, inside=bool(place))
+        return Fault(
+            place=place or (key,), message=error.message, rule="additionalProperties", inside=bool(place), key=key
+        )
     rule = error.validator_value if error.validator == "not" else error.schema
     wanted = (
         rule.get("patternErrorMessage", rule["errorMessage"]) if error.validator == "pattern" else rule["errorMessage"]
     )
     if _is_name(error):
-        return Fault(place=place, message=f"the name {short(error.instance)} {wanted}", inside=True)
+        message = f"the name {short(error.instance)} {wanted}"
+        return Fault(place=place, message=message, rule="propertyNames", inside=True, key=str(error.instance))
     if error.validator == "not":
         return Fault(place=place, message=f"{short(error.instance)} {wanted}")
     return Fault(place=place, message=f"{wanted}, not {describe(place, error.instance, _wanted_types(error))}")

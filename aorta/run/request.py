@@ -130,6 +130,15 @@ def _problem(cell: Any) -> str | None:
     for key, kind in _CELL_KEYS.items():
         if not isinstance(cell.get(key, ...), kind):
             return f"'{key}' is missing or has the wrong type"
+    for key in ("nnodes", "nproc_per_node", "min_world_size"):
+        if not isinstance(cell["launch"].get(key), int):
+            return f"launch.{key} is not an integer"
+    if cell["launch"].get("mode") not in ("single_process", "distributed"):
+        return "launch.mode is neither single_process nor distributed"
+    if not isinstance(cell["environment"].get("name"), str):
+        return "environment.name is missing"
+    if not all(isinstance(options, dict) for options in cell["collect"].values()):
+        return "collect does not map each collector to its options"
     for name, entry in cell["env"].items():
         if not isinstance(entry, dict) or not isinstance(entry.get("value"), str):
             return f"env.{name} has no string value"

@@ -236,6 +236,8 @@ def _explain_signals() -> None:
     try:
         faulthandler.enable(file=2)
         faulthandler.register(signal.SIGTERM, file=2, chain=True)
+        # Data loaders and pools end their forked helpers by SIGTERM in every good run.
+        os.register_at_fork(after_in_child=lambda: faulthandler.unregister(signal.SIGTERM))
     except (OSError, RuntimeError, ValueError):
         pass  # a comfort; the trial does not need it
 

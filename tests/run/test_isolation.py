@@ -177,3 +177,17 @@ def test_a_bad_option_is_refused(trial: Runner, option: list[str]) -> None:
     trial.plan("Noop")
     process = trial.start(*option)
     assert (option[0] in trial.finish(process), process.returncode) == (True, 2)
+
+
+def test_the_worker_goes_first_when_memory_runs_out(trial: Runner) -> None:
+    """The kernel prefers the trial, whose death is a result, to the supervisor, whose death is none."""
+    metrics = trial("Environ", workload_config={"names": []})["result"]["metrics"]
+    own = int(Path("/proc/self/oom_score_adj").read_text())
+    assert metrics["oom_score_adj"] == min(1000, own + 200)
+
+
+def test_order_and_attempt_are_recorded(trial: Runner) -> None:
+    """The record tells its place in the run and which try it was."""
+    record = trial("Noop", "--order", "5", "--of=12", "--attempt", "2")
+    assert (record["order"], record["attempt"]) == (5, 2)
+    assert record["said"].startswith("[ 5/12] baseline-local trial 0: pass ")

@@ -65,3 +65,10 @@ def test_the_ring_keeps_the_end() -> None:
     output.drain()
     output.release()
     assert output.tail()[-1] == "last"
+
+
+def test_ending_a_forked_helper_leaves_no_stack_in_the_log(trial: Runner) -> None:
+    """The stack that SIGTERM leaves at the time limit is the worker's alone."""
+    record = trial("EndsHelper", save_logs=True)
+    assert record["result"]["metrics"]["status"] == 15
+    assert trial.path("trial_d0_m0_t0.stderr.log").read_text() == ""

@@ -21,6 +21,12 @@ def environ_at_exec() -> dict[str, str]:
     return {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
 
 
+def own_facts() -> dict[str, Any]:
+    """What the kernel knows of this process."""
+    with open("/proc/self/oom_score_adj") as file:
+        return {"oom_score_adj": int(file.read()), "session": os.getsid(0)}
+
+
 class Base:
     """A good trial whose parts are replaced one by one below; it needs nothing of aorta."""
 
@@ -67,7 +73,9 @@ class Environ(Base):
         names = self.config["names"]
         views = {"exec": environ_at_exec(), "import": ENVIRON_AT_IMPORT, "run": dict(os.environ)}
         metrics = {view: {name: env[name] for name in names if name in env} for view, env in views.items()}
-        return self.good(metrics={**metrics, "hash": hash("aorta"), "argv": sys.argv, "stdin": sys.stdin.read()})
+        return self.good(
+            metrics={**metrics, "hash": hash("aorta"), "argv": sys.argv, "stdin": sys.stdin.read(), **own_facts()}
+        )
 
 
 class ConstructorRaises(Base):
@@ -258,6 +266,21 @@ class Forks(Base):
             return {"passed": False}
         os.waitpid(pid, 0)
         return self.good()
+
+
+class EndsHelper(Base):
+    """Ends a forked helper that has begun its work, as data loaders do."""
+
+    def run(self) -> Any:
+        ready, begun = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.write(begun, b"x")
+            while True:
+                signal.pause()
+        os.read(ready, 1)
+        os.kill(pid, signal.SIGTERM)
+        return self.good(metrics={"status": os.waitpid(pid, 0)[1]})
 
 
 class HangsAtExit(Base):

@@ -14,11 +14,11 @@ from aorta.recipe.model import Cell, Collectors, Confound, Recipe
 from aorta.recipe.rules import check_rules, find_baseline
 from aorta.recipe.yaml_data import Document, Foreign
 from aorta.recipe.yaml_nodes import YamlError
-from aorta.registry._files import MAX_BYTES, UnreadableFileError, read_limited
-from aorta.registry._shape import MAX_FAULTS, Fault, Place, find_faults
+from aorta.registry.files import MAX_BYTES, UnreadableFileError, read_limited
 from aorta.registry.model import Environment
 from aorta.registry.names import bare
 from aorta.registry.registry import Registry, inline_environment, load_registry
+from aorta.registry.shape import MAX_FAULTS, Fault, Place, find_faults
 
 _PROBE_KEYS = frozenset(
     {

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from aorta.recipe.yaml_data import Foreign
-from aorta.registry._shape import Fault, Place, describe
 from aorta.registry.errors import UnknownNameError
 from aorta.registry.model import Environment, Mitigation
 from aorta.registry.names import LAUNCHER_IDENTITY, did_you_mean, short
 from aorta.registry.registry import INLINE_PREFIX, Registry, inline_environment
+from aorta.registry.shape import Fault, Place, describe
 from aorta.registry.workloads import traits
 from aorta.run.collectors import KNOWN_RECIPES
 

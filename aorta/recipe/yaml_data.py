@@ -15,8 +15,8 @@ import yaml
 from yaml.constructor import SafeConstructor
 
 from aorta.recipe.yaml_nodes import MAX_DEPTH, MAX_NODES, Node, YamlError, parse_nodes
-from aorta.registry._shape import MAX_FAULTS, Fault, Place, describe
 from aorta.registry.names import bare, short
+from aorta.registry.shape import MAX_FAULTS, Fault, Place, describe
 
 _MAX_DIGITS = 1000
 """Digits of a number. Python itself refuses to read or print an int of more than 4300 digits."""

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import yaml
 
-from aorta.registry._shape import Place
+from aorta.registry.shape import Place
 
 MAX_NODES = 50_000
 """Values in one file, and values after aliases are written out."""

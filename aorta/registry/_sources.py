@@ -9,10 +9,10 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
-from aorta.registry._files import UnreadableFileError, read_limited
-from aorta.registry._shape import Fault, Place, find_faults
 from aorta.registry.errors import RegistryError
+from aorta.registry.files import UnreadableFileError, read_limited
 from aorta.registry.names import short
+from aorta.registry.shape import Fault, Place, find_faults
 
 Kind = Literal["mitigation", "environment"]
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from aorta._resources import load_schema
 from aorta.recipe import Recipe, RecipeSchemaError, dump_recipe, parse_recipe, resolved_recipe
 from aorta.registry import load_registry
-from aorta.registry._shape import find_faults
+from aorta.registry.shape import find_faults
 
 _REGISTRY = load_registry()
 _CASES = [path.read_bytes() for path in sorted((Path(__file__).parent / "cases").glob("*.yaml"))]

@@ -24,9 +24,8 @@ include: "workflow/rules/matrix.smk"
 rule all:
     default_target: True
     input:
-        RUN.matrix_json,
-        RUN.recipe,
-        RUN.host_env,
+        str(RUN.matrix_json),
+        str(RUN.recipe),
         SWEEP.snapshots(),
         # Also here, so that a deleted trial file is made again although the matrix is there.
         SWEEP.trial_files(),

@@ -169,7 +169,8 @@ def _snakemake_command(config: Mapping[str, Any], jobs: int | None, verbose: boo
     command += ["--workflow-profile", str(resource_path("profiles", "default"))]
     command += ["--cores", "all" if jobs is None else str(jobs)]
     if not verbose:
-        command += ["--quiet", "all"]
+        # Not `all`, which would hide errors as well.
+        command += ["--quiet", "rules", "progress", "host", "reason"]
     # As JSON, so that a path that looks like a number or holds a colon stays a string.
     settings = [
         f"{name}={json.dumps(value, ensure_ascii=False) if isinstance(value, str) else value}"

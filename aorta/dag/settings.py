@@ -50,12 +50,12 @@ def read_settings(config: Mapping[str, Any]) -> Settings:
     from aorta._resources import load_schema
 
     schema = load_schema("config")
-    known = list(schema["properties"])
-    problems = [f"{key}: unknown setting{_nearest(str(key), known)}" for key in config if key not in known]
-    for error in Draft202012Validator(schema).iter_errors({key: config[key] for key in config if key in known}):
+    known: dict[str, dict[str, Any]] = schema["properties"]
+    problems = [f"{key}: unknown setting{_nearest(str(key), list(known))}" for key in config if key not in known]
+    config = {key: _read(value, known[key]) for key, value in config.items() if key in known}
+    for error in Draft202012Validator(schema).iter_errors(config):
         key = str(error.path[0])
-        expected = schema["properties"][key]["description"]
-        problems.append(f"{key}: {error.instance!r} cannot be used. {expected}")
+        problems.append(f"{key}: must be {_expected(known[key])}, not {error.instance!r}. {known[key]['description']}")
     if not problems and config.get("recipe") is None:
         problems.append("recipe: not given; for example: snakemake --config recipe=recipes/smoke/gpu-smoke.yaml")
     if problems:
@@ -73,6 +73,33 @@ def read_settings(config: Mapping[str, Any]) -> Settings:
         devices=None if devices == "auto" else devices,
         order_seed=config.get("order_seed", 0),
     )
+
+
+def _read(value: Any, schema: Mapping[str, Any]) -> Any:
+    """Reads the spellings of yes and no that Snakemake's command line leaves as strings or numbers."""
+    if schema.get("type") == "boolean" and not isinstance(value, bool):
+        return _SPELLINGS.get(str(value).lower(), value)
+    return value
+
+
+_SPELLINGS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+
+
+def _expected(schema: Mapping[str, Any]) -> str:
+    """Says in words what a setting may be."""
+    if "anyOf" in schema:
+        return " or ".join(repr(part["const"]) if "const" in part else _expected(part) for part in schema["anyOf"])
+    kinds = {
+        "boolean": "true or false",
+        "string": "a non-empty string",
+        "integer": "a whole number",
+        "number": "a number",
+    }
+    kind = schema["type"]
+    text = kinds[kind if isinstance(kind, str) else kind[0]]
+    if "minimum" in schema:
+        text += f" from {schema['minimum']} to {schema['maximum']}"
+    return text
 
 
 def _nearest(name: str, known: list[str]) -> str:

@@ -24,6 +24,7 @@ from aorta.plan.model import Plan, PlanFileError
 from aorta.plan.order import positions, trial_order
 from aorta.plan.paths import RunLayout
 from aorta.plan.rundir import RunChoice, choose_run, materialise, read_plan
+from aorta.plan.trialfile import is_current
 
 TRIAL_LIMIT = 1_000_000
 """Most trials that one run may have; Snakemake holds every job in memory."""
@@ -63,13 +64,8 @@ class Sweep:
         """Names of the environments whose snapshot is taken on the host, or inside a container or venv."""
         return sorted({cell.environment for cell in self.plan.cells if cell.isolated is isolated})
 
-    def pattern(self, path: Path) -> str:
-        """Returns a path as a rule's pattern: braces that belong to the path are doubled."""
-        run_dir = str(self.layout.run_dir)
-        return run_dir.replace("{", "{{").replace("}", "}}") + str(path)[len(run_dir) :]
-
     def trial_files(self, *, environment: str | None = None) -> list[str]:
-        """Paths of all trial files, or of those whose cell has the given environment."""
+        """All trial files, or those whose cell has the given environment."""
         return [
             str(self.layout.trial(cell.name, trial))
             for cell in self.plan.cells
@@ -78,31 +74,26 @@ class Sweep:
         ]
 
     def snapshots(self) -> list[str]:
-        """Paths of all environment snapshots."""
-        return [str(self.layout.environment(name)) for name in self.plan.environments]
+        """All snapshots: the host's and each environment's."""
+        environments = [self.layout.environment(name) for name in self.plan.environments]
+        return [str(path) for path in (self.layout.host_env, *environments)]
 
-    def snapshot_before(self, cell: str) -> list[str]:
+    def snapshots_before(self, cell: str) -> list[str]:
         """Snapshots that are taken before a trial of this cell: the host's, and its environment's unless isolated."""
         planned = self._cells[cell]
-        own = [] if planned.isolated else [str(self.layout.environment(planned.environment))]
-        return [str(self.layout.host_env), *own]
+        own = [] if planned.isolated else [self.layout.environment(planned.environment)]
+        return [str(path) for path in (self.layout.host_env, *own)]
 
     def trial_param(self, cell: str, trial: str) -> str:
         """What makes a trial's file current: its fingerprint, and that the file there is a record of it.
 
-        A file that does not parse, or that holds another fingerprint, gives another value, so that Snakemake runs
-        the trial again.
+        A damaged file, or one of another fingerprint, gives another value, so that Snakemake runs the trial again.
         """
         wanted = self._cells[cell].fingerprint
         path = self.layout.trial(cell, trial)
-        try:
-            record = read_json(path)
-            found = record.get("fingerprint") if isinstance(record, dict) else None
-        except FileNotFoundError:
+        if is_current(path, wanted) or not path.exists():
             return wanted
-        except (OSError, ValueError):
-            found = None
-        return wanted if found == wanted else f"{wanted} (found {found})"
+        return f"{wanted} (not what {path.name} holds)"
 
     def trial_arguments(self, cell: str, trial: str) -> str:
         """The rest of a supervisor's command line; none of it is a reason to run a trial again."""
@@ -138,7 +129,7 @@ class Sweep:
         with bad_input_exits():
             self._claim()
             self._pointer.parent.mkdir(parents=True, exist_ok=True)
-            write_json_atomic(self._pointer, {"run_dir": str(run_dir.absolute())})
+            write_json_atomic(self._pointer, {"run_dir": str(run_dir)})
         parallel = workflow.cores if workflow.local_exec else workflow.nodes
         window = 2 * max(int(parallel or 1), self.devices) + 8
         for notice in [*disarm_timers(workflow), *keep_order(workflow, window)]:

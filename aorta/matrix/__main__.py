@@ -18,7 +18,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: Command-line arguments, or None for the process's own.
 
     Returns:
-        0 when the files were written, whether or not trials are missing; 2 when they could not be.
+        0 when the files were written, whether or not trials are missing; 1 with ``--final`` when some are; 2 when
+        the files could not be written.
     """
     parser = argparse.ArgumentParser(
         prog="python -m aorta.matrix",
@@ -27,9 +28,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("run_dir", metavar="RUN_DIR", help="the folder that holds plan.json and cells/")
     parser.add_argument("--quiet", action="store_true", help="write the files and print nothing")
+    parser.add_argument(
+        "--final",
+        action="store_true",
+        help="every trial should be there: end with 1 if one is missing, and set files that are no valid record "
+        "aside as *.invalid, so that their trials run again",
+    )
     options = parser.parse_args(arguments)
     try:
-        matrix = write_matrix(options.run_dir)
+        matrix = write_matrix(options.run_dir, set_aside=options.final)
     except (PlanFileError, OSError) as error:
         print(f"aorta.matrix: {error}", file=sys.stderr)
         return 2
@@ -38,6 +45,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # A terminal may not speak UTF-8; the matrix is worth showing all the same.
         encoding = sys.stdout.encoding or "utf-8"
         print(text.encode(encoding, "replace").decode(encoding), end="")
+    if options.final and not matrix["complete"]:
+        missing = matrix["trials_expected"] - matrix["trials_present"]
+        print(f"aorta.matrix: {missing} trials have no valid record; run the same command again", file=sys.stderr)
+        return 1
     return 0
 
 

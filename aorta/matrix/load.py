@@ -42,6 +42,7 @@ class LoadedRun:
         requests: Cell name to its frozen request; a cell whose file cannot be used is absent.
         records: The valid trial records, of all cells.
         snapshots: Environment name to whether its snapshot was captured; None where there is no file.
+        rejected: Trial files that are no valid record of their trial.
         warnings: What was found amiss while reading; each has ``cell``, ``code`` and ``message``.
     """
 
@@ -49,6 +50,7 @@ class LoadedRun:
     requests: dict[str, dict[str, Any]] = field(default_factory=dict)
     records: list[dict[str, Any]] = field(default_factory=list)
     snapshots: dict[str, bool | None] = field(default_factory=dict)
+    rejected: list[Path] = field(default_factory=list)
     warnings: list[dict[str, str | None]] = field(default_factory=list)
 
     def warn(self, cell: str | None, code: str, message: str) -> None:
@@ -98,6 +100,7 @@ def _load_records(run: LoadedRun, layout: RunLayout, cell: PlannedCell) -> None:
         except FileNotFoundError:
             continue  # removed since the folder was listed, or a dangling link: simply missing
         except RejectedError as error:
+            run.rejected.append(path)
             where = path.relative_to(layout.run_dir).as_posix()
             run.warn(cell.name, f"trial_{error.code}", f"{where}: {error}; counted as missing")
 

@@ -9,7 +9,7 @@ from typing import Any
 from aorta._jsonio import write_text_atomic
 from aorta.matrix.aggregate import Matrix, aggregate
 from aorta.matrix.html import render_html
-from aorta.matrix.load import load_run
+from aorta.matrix.load import LoadedRun, load_run
 from aorta.matrix.markdown import render_markdown
 from aorta.matrix.perf import render_perf
 from aorta.plan import RunLayout
@@ -23,27 +23,39 @@ def build_matrix(run_dir: Path | str) -> Matrix:
     Raises:
         PlanFileError: ``plan.json`` is missing or damaged. Every other damage becomes a warning in the matrix.
     """
-    run = load_run(Path(run_dir))
-    return aggregate(run.plan, run.requests, run.records, snapshots=run.snapshots, warnings=run.warnings)
+    return _matrix(load_run(Path(run_dir)))
 
 
-def write_matrix(run_dir: Path | str) -> Matrix:
+def write_matrix(run_dir: Path | str, *, set_aside: bool = False) -> Matrix:
     """Builds the matrix and writes ``matrix.json``, ``matrix.md``, ``matrix.html`` and ``perf.md``.
 
     Each file appears whole or not at all.
+
+    Args:
+        run_dir: The run directory.
+        set_aside: Whether a trial file that is no valid record gets ``.invalid`` added to its name, so that its
+            trial runs again.
 
     Raises:
         PlanFileError: ``plan.json`` is missing or damaged.
         OSError: A file cannot be written.
     """
-    matrix = build_matrix(run_dir)
+    run = load_run(Path(run_dir))
+    matrix = _matrix(run)
     layout = RunLayout(run_dir, matrix["workload"])
     _write(layout.matrix_md, render_markdown(matrix))
-    _write(layout.run_dir / "matrix.html", render_html(matrix))
+    _write(layout.matrix_html, render_html(matrix))
     _write(layout.perf_md, render_perf(matrix))
     # Last, because its presence says that the matrix is there.
     _write(layout.matrix_json, matrix_json(matrix))
+    if set_aside:
+        for path in run.rejected:
+            path.replace(path.with_name(f"{path.name}.invalid"))
     return matrix
+
+
+def _matrix(run: LoadedRun) -> Matrix:
+    return aggregate(run.plan, run.requests, run.records, snapshots=run.snapshots, warnings=run.warnings)
 
 
 def _write(path: Path, text: str) -> None:

@@ -73,6 +73,11 @@ class RunLayout:
         return self.run_dir / "matrix.md"
 
     @property
+    def matrix_html(self) -> Path:
+        """The matrix as a web page."""
+        return self.run_dir / "matrix.html"
+
+    @property
     def perf_md(self) -> Path:
         """Step-time percentiles and metrics."""
         return self.run_dir / "perf.md"

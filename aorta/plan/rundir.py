@@ -11,6 +11,7 @@ from typing import Any, Literal
 from aorta._jsonio import read_json, write_json_atomic
 from aorta.plan.model import Plan, PlanFileError
 from aorta.plan.paths import RunLayout, safe_name, ticket_folder
+from aorta.plan.trialfile import is_current
 
 
 class RunDirError(Exception):
@@ -66,18 +67,13 @@ def read_request(path: Path) -> dict[str, Any]:
 
 
 def is_finished(run_dir: Path, plan: Plan) -> bool:
-    """Whether every trial of ``plan`` has a file in ``run_dir``, and a matrix was written."""
+    """Whether every trial of ``plan`` has a whole, current record in ``run_dir``, and a matrix was written."""
     layout = RunLayout(run_dir, plan.workload)
-    if not layout.matrix_json.is_file():
-        return False
-    for cell in plan.cells:
-        try:
-            present = {entry.name for entry in layout.trial_folder(cell.name).iterdir()}
-        except OSError:
-            return False
-        if any(layout.trial(cell.name, trial).name not in present for trial in range(cell.trials)):
-            return False
-    return True
+    return layout.matrix_json.is_file() and all(
+        is_current(layout.trial(cell.name, trial), cell.fingerprint)
+        for cell in plan.cells
+        for trial in range(cell.trials)
+    )
 
 
 def runs_folder(plan: Plan, output: Path) -> Path:
@@ -115,6 +111,7 @@ def choose_run(
             raise RunDirError("fresh: contradicts run_dir; give one of the two")
         return _named_run(plan, run_dir, refresh)
     parent = runs_folder(plan, output)
+    _check_path("output", parent)
     if not fresh:
         found = [(directory, old) for directory, old in _runs(parent) if old.recipe_key == plan.recipe_key]
         # Unfinished runs come first, the latest of them; then the latest finished one.
@@ -179,6 +176,17 @@ def _runs(parent: Path) -> Iterator[tuple[Path, Plan]]:
             continue
 
 
+def _check_path(setting: str, path: Path) -> None:
+    """Refuses a path that cannot be a run's: its nearest existing part is no folder, or a rule cannot name it."""
+    if "{" in str(path) or "}" in str(path):
+        raise RunDirError(f"{setting}: {path} has a brace, which Snakemake reads as a wildcard; choose another name")
+    for part in (path, *path.parents):
+        if part.is_dir():
+            return
+        if part.exists() or part.is_symlink():
+            raise RunDirError(f"{setting}: {part} is not a folder")
+
+
 def _new_name(parent: Path, now: datetime) -> Path:
     stem = now.strftime("%Y-%m-%dT%H-%M-%S")
     candidate, suffix = parent / stem, 1
@@ -189,10 +197,9 @@ def _new_name(parent: Path, now: datetime) -> Path:
 
 
 def _named_run(plan: Plan, run_dir: Path, refresh: bool) -> RunChoice:
+    _check_path("run_dir", run_dir)
     if not run_dir.exists():
         return RunChoice(run_dir=run_dir, state="new", plan=plan)
-    if not run_dir.is_dir():
-        raise RunDirError(f"run_dir: {run_dir} is not a folder")
     if not (run_dir / "plan.json").exists():
         if any(run_dir.iterdir()):
             raise RunDirError(

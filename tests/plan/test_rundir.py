@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from aorta._jsonio import write_json_atomic
 from aorta.plan.model import Plan, PlanFileError
 from aorta.plan.paths import RunLayout
 from aorta.plan.rundir import RunChoice, RunDirError, choose_run, is_finished, materialise, read_plan
@@ -38,7 +39,7 @@ def finish(plan: Plan, run_dir: Path) -> None:
     for cell in plan.cells:
         layout.trial_folder(cell.name).mkdir(parents=True, exist_ok=True)
         for trial in range(cell.trials):
-            layout.trial(cell.name, trial).write_text("{}")
+            write_json_atomic(layout.trial(cell.name, trial), {"fingerprint": cell.fingerprint})
     layout.matrix_json.write_text("{}")
 
 
@@ -113,7 +114,8 @@ def test_a_run_without_a_trial_or_matrix_is_unfinished(compiled: Compile, tmp_pa
     layout = RunLayout(run_dir, plan.workload)
     layout.trial("stacked", 4).unlink()
     assert not is_finished(run_dir, plan)
-    layout.trial("stacked", 4).write_text("{}")
+    write_json_atomic(layout.trial("stacked", 4), {"fingerprint": plan.cells[1].fingerprint})
+    assert is_finished(run_dir, plan)
     layout.matrix_json.unlink()
     assert not is_finished(run_dir, plan)
 
@@ -166,12 +168,17 @@ def test_a_new_threshold_needs_no_trial(compiled: Compile, tmp_path: Path) -> No
     assert (choice.run_dir, choice.state, choice.plan.confound["threshold"]) == (run_dir, "finished", 2.0)
 
 
-@pytest.mark.parametrize("kind", ["file", "foreign", "workload"])
+@pytest.mark.parametrize("kind", ["file", "below a file", "foreign", "workload", "brace"])
 def test_a_directory_that_is_no_run_is_refused(compiled: Compile, tmp_path: Path, kind: str) -> None:
     """Nothing is written into a folder that holds something else."""
     target = tmp_path / "target"
     if kind == "file":
         target.write_text("x")
+    elif kind == "below a file":
+        target.write_text("x")
+        target = target / "deeper"
+    elif kind == "brace":
+        target = tmp_path / "a{b}"
     elif kind == "foreign":
         target.mkdir()
         (target / "thesis.tex").write_text("x")
@@ -217,3 +224,12 @@ def test_reading_no_run_names_the_file(tmp_path: Path) -> None:
     """A folder without a plan is not a run directory."""
     with pytest.raises(PlanFileError, match=r"plan\.json: no such file"):
         read_plan(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b'{"fingerprint": "', b"\0" * 500, b"[]\n", b'{"fingerprint": "other"}\n'])
+def test_a_damaged_trial_file_leaves_a_run_unfinished(compiled: Compile, tmp_path: Path, content: bytes) -> None:
+    """What a power cut leaves, or another plan's record, is no result."""
+    plan = compiled()
+    run_dir = make_run(plan, tmp_path, finished=True)
+    RunLayout(run_dir, plan.workload).trial("stacked", 4).write_bytes(content)
+    assert not is_finished(run_dir, plan)

@@ -5,7 +5,7 @@ ISOLATED_ENVIRONMENTS = SWEEP.environment_names(isolated=True)
 
 rule host_environment:
     output:
-        SWEEP.pattern(RUN.host_env),
+        str(RUN.host_env),
     message:
         "snapshot of the host"
     shell:
@@ -16,7 +16,7 @@ if HOST_ENVIRONMENTS:
 
     rule environment:
         output:
-            SWEEP.pattern(RUN.environment("{environment}")),
+            str(RUN.environment("{environment}")),
         wildcard_constraints:
             environment=SWEEP.alternatives(HOST_ENVIRONMENTS),
         message:
@@ -34,7 +34,7 @@ if ISOLATED_ENVIRONMENTS:
         input:
             lambda wildcards: [ancient(path) for path in SWEEP.trial_files(environment=wildcards.environment)],
         output:
-            update(SWEEP.pattern(RUN.environment("{environment}"))),
+            update(str(RUN.environment("{environment}"))),
         wildcard_constraints:
             environment=SWEEP.alternatives(ISOLATED_ENVIRONMENTS),
         message:

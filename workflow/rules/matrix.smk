@@ -3,17 +3,19 @@
 
 rule matrix:
     input:
-        RUN.recipe,
-        RUN.host_env,
+        str(RUN.recipe),
         SWEEP.snapshots(),
         SWEEP.trial_files(),
     output:
-        SWEEP.pattern(RUN.matrix_json),
-        SWEEP.pattern(RUN.matrix_md),
-        SWEEP.pattern(RUN.perf_md),
+        str(RUN.matrix_json),
+        str(RUN.matrix_md),
+        str(RUN.matrix_html),
+        str(RUN.perf_md),
+    # It fails when a trial's file turns out to be no valid record; only running that trial again helps.
+    retries: 0
     params:
         plan=SWEEP.matrix_param(),
     message:
         "matrix"
     shell:
-        "{PYTHON:q} -m aorta.matrix {RUN.run_dir:q} --quiet"
+        "{PYTHON:q} -m aorta.matrix {RUN.run_dir:q} --quiet --final"

@@ -3,7 +3,7 @@
 
 rule resolved_recipe:
     output:
-        SWEEP.pattern(RUN.recipe),
+        str(RUN.recipe),
     params:
         recipe=SWEEP.recipe_param(),
     message:

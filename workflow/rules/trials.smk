@@ -4,9 +4,9 @@
 rule trial:
     input:
         # Taken before, but no reason to run a trial again.
-        lambda wildcards: [ancient(path) for path in SWEEP.snapshot_before(wildcards.cell)],
+        lambda wildcards: [ancient(path) for path in SWEEP.snapshots_before(wildcards.cell)],
     output:
-        SWEEP.pattern(RUN.trial("{cell}", "{trial}")),
+        str(RUN.trial("{cell}", "{trial}")),
     priority: lambda wildcards: -SWEEP.position(wildcards.cell, wildcards.trial)
     resources:
         device=1,

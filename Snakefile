@@ -11,7 +11,7 @@ configfile: f"{workflow.basedir}/config/config.yaml"
 
 
 SWEEP = open_sweep(config, main_process=workflow.is_main_process)
-SWEEP.set_devices(workflow)
+SWEEP.set_up(workflow)
 
 
 include: "workflow/rules/common.smk"

@@ -123,7 +123,7 @@ def _choose(config: Mapping[str, Any]) -> RunChoice:
         if choice.state == "new":
             materialise(choice, exclusive=True)
         else:
-            say(f"continuing {choice.run_dir}")
+            say("continuing an unfinished run of the same plan (--fresh starts a new one)")
         return choice
     finally:
         lock.release()
@@ -169,8 +169,7 @@ def _snakemake_command(config: Mapping[str, Any], jobs: int | None, verbose: boo
     command += ["--workflow-profile", str(resource_path("profiles", "default"))]
     command += ["--cores", "all" if jobs is None else str(jobs)]
     if not verbose:
-        # Not `all`, which would hide errors as well.
-        command += ["--quiet", "rules", "progress", "host", "reason"]
+        command += ["--quiet", "all"]
     # As JSON, so that a path that looks like a number or holds a colon stays a string.
     settings = [
         f"{name}={json.dumps(value, ensure_ascii=False) if isinstance(value, str) else value}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 from collections.abc import Mapping
 from datetime import datetime
@@ -18,6 +19,7 @@ from typing import Any
 from aorta._jsonio import json_digest, read_json, write_json_atomic
 from aorta.dag.errors import bad_input_exits, say
 from aorta.dag.lock import RunLock, lock_plan
+from aorta.dag.quiet import show_errors
 from aorta.dag.scheduling import disarm_timers, keep_order, limit_devices
 from aorta.dag.settings import Settings, SettingsError, read_settings
 from aorta.plan.model import Plan, PlanFileError
@@ -95,12 +97,6 @@ class Sweep:
             return wanted
         return f"{wanted} (not what {path.name} holds)"
 
-    def trial_arguments(self, cell: str, trial: str) -> str:
-        """The rest of a supervisor's command line; none of it is a reason to run a trial again."""
-        place = self.position(cell, trial)
-        order = f" --order {place} --of {self.plan.trial_count}" if place else ""
-        return f"--fingerprint {self._cells[cell].fingerprint} --devices {self.devices}{order}"
-
     def position(self, cell: str, trial: str) -> int:
         """A trial's place in the planned order, from 1; 0 in a job process, which does not schedule."""
         return self._positions.get((cell, int(trial)), 0)
@@ -113,6 +109,35 @@ class Sweep:
         """What changes the matrix beside the trials: the rows, the baseline, the threshold, the warnings."""
         summary = self.plan.to_json()
         return json_digest({name: summary[name] for name in ("cells", "confound", "ticket", "warnings", "history")})
+
+    def trial_command(self, cell: str, trial: str) -> str:
+        """The shell command of one trial: the supervisor, run by path with -I -S, which halves its start-up time."""
+        place = self.position(cell, trial)
+        order = ["--order", str(place), "--of", str(self.plan.trial_count)] if place else []
+        return shlex.join(
+            [
+                *(_python(), "-I", "-S", os.fspath(_SUPERVISOR), "--run-dir", str(self.layout.run_dir)),
+                *("--cell", cell, "--trial", trial, "--fingerprint", self._cells[cell].fingerprint),
+                *("--devices", str(self.devices), *order),
+            ]
+        )
+
+    def snapshot_command(self, environment: str | None) -> str:
+        """The shell command of one snapshot: of an environment, or of the host."""
+        which = ["--host"] if environment is None else ["--environment", environment]
+        return self._module_command("aorta.instrumentation.snapshot", "--run-dir", str(self.layout.run_dir), *which)
+
+    def recipe_command(self) -> str:
+        """The shell command that writes the resolved recipe."""
+        return self._module_command("aorta.dag.resolved", "--run-dir", str(self.layout.run_dir))
+
+    def matrix_command(self) -> str:
+        """The shell command that writes the matrix."""
+        return self._module_command("aorta.matrix", str(self.layout.run_dir), "--quiet", "--final")
+
+    @staticmethod
+    def _module_command(module: str, *arguments: str) -> str:
+        return shlex.join([_python(), "-m", module, *arguments])
 
     @staticmethod
     def alternatives(names: list[str]) -> str:
@@ -134,12 +159,13 @@ class Sweep:
         window = 2 * max(int(parallel or 1), self.devices) + 8
         for notice in [*disarm_timers(workflow), *keep_order(workflow, window)]:
             say(notice)
-        say(f"run directory: {run_dir} ({'new' if self._choice.state == 'new' else 'continued'})")
+        say(f"run directory: {run_dir}")
 
-    def set_devices(self, workflow: Any) -> None:
-        """Limits how many trials run at once on this host."""
+    def set_up(self, workflow: Any) -> None:
+        """Limits how many trials run at once on this host, and keeps errors visible."""
         if self._settings is None:
             return
+        show_errors(workflow)
         from aorta.run.device import count_accelerators
 
         self.devices = self._settings.devices or max(1, count_accelerators())
@@ -194,7 +220,7 @@ def open_sweep(config: Mapping[str, Any], *, main_process: bool) -> Sweep:
         config: Snakemake's merged ``config``.
         main_process: Whether this is the process that schedules, rather than one of its jobs.
     """
-    pointer = Path(".snakemake", "aorta", f"{json_digest(_plain(config))[:32]}.json")
+    pointer = pointer_path(config)
     if not main_process:
         run_dir = Path(read_json(pointer)["run_dir"])
         return Sweep(RunChoice(run_dir=run_dir, state="continued", plan=read_plan(run_dir)), None, pointer)
@@ -247,17 +273,16 @@ def check_size(plan: Plan) -> None:
         )
 
 
-def _plain(config: Mapping[str, Any]) -> Any:
-    """Returns the configuration with only JSON types, so that it can be digested whatever a user put in."""
+def pointer_path(config: Mapping[str, Any]) -> Path:
+    """Returns where the main process leaves the run directory for jobs that get the same configuration."""
+    # Only JSON types can be digested, and a user may have put anything in.
     plain = (str, int, float, bool, type(None))
-    return {str(key): value if isinstance(value, plain) else repr(value) for key, value in config.items()}
+    content = {str(key): value if isinstance(value, plain) else repr(value) for key, value in config.items()}
+    return Path(".snakemake", "aorta", f"{json_digest(content)[:32]}.json")
 
 
-def python_command() -> str:
-    """The interpreter that runs Snakemake, for the rules' shell commands."""
+def _python() -> str:
     return sys.executable or "python3"
 
 
-def supervisor_path() -> str:
-    """The trial supervisor's file: run by path with ``-I -S``, which halves its start-up time."""
-    return os.fspath(Path(__file__).resolve().parent.parent / "run" / "supervise.py")
+_SUPERVISOR = Path(__file__).resolve().parent.parent / "run" / "supervise.py"

@@ -6,10 +6,12 @@ ISOLATED_ENVIRONMENTS = SWEEP.environment_names(isolated=True)
 rule host_environment:
     output:
         str(RUN.host_env),
+    params:
+        command=lambda wildcards, input: SWEEP.snapshot_command(None),
     message:
         "snapshot of the host"
     shell:
-        "{PYTHON:q} -m aorta.instrumentation.snapshot --run-dir {RUN.run_dir:q} --host --out {output:q}"
+        "{params.command}"
 
 
 if HOST_ENVIRONMENTS:
@@ -19,11 +21,12 @@ if HOST_ENVIRONMENTS:
             str(RUN.environment("{environment}")),
         wildcard_constraints:
             environment=SWEEP.alternatives(HOST_ENVIRONMENTS),
+        params:
+            command=lambda wildcards, input: SWEEP.snapshot_command(wildcards.environment),
         message:
             "snapshot of environment {wildcards.environment}"
         shell:
-            "{PYTHON:q} -m aorta.instrumentation.snapshot --run-dir {RUN.run_dir:q}"
-            " --environment {wildcards.environment:q} --out {output:q}"
+            "{params.command}"
 
 
 if ISOLATED_ENVIRONMENTS:
@@ -37,8 +40,9 @@ if ISOLATED_ENVIRONMENTS:
             update(str(RUN.environment("{environment}"))),
         wildcard_constraints:
             environment=SWEEP.alternatives(ISOLATED_ENVIRONMENTS),
+        params:
+            command=lambda wildcards, input: SWEEP.snapshot_command(wildcards.environment),
         message:
             "snapshot of isolated environment {wildcards.environment}"
         shell:
-            "{PYTHON:q} -m aorta.instrumentation.snapshot --run-dir {RUN.run_dir:q}"
-            " --environment {wildcards.environment:q} --out {output:q}"
+            "{params.command}"

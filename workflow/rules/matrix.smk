@@ -15,7 +15,8 @@ rule matrix:
     retries: 0
     params:
         plan=SWEEP.matrix_param(),
+        command=lambda wildcards, input: SWEEP.matrix_command(),
     message:
         "matrix"
     shell:
-        "{PYTHON:q} -m aorta.matrix {RUN.run_dir:q} --quiet --final"
+        "{params.command}"

@@ -6,7 +6,8 @@ rule resolved_recipe:
         str(RUN.recipe),
     params:
         recipe=SWEEP.recipe_param(),
+        command=lambda wildcards, input: SWEEP.recipe_command(),
     message:
         "resolved recipe"
     shell:
-        "{PYTHON:q} -m aorta.dag.resolved --run-dir {RUN.run_dir:q}"
+        "{params.command}"

@@ -12,10 +12,8 @@ rule trial:
         device=1,
     params:
         request=lambda wildcards: SWEEP.trial_param(wildcards.cell, wildcards.trial),
-        # Taking `input` as well keeps these from being a reason to run a trial again.
-        arguments=lambda wildcards, input: SWEEP.trial_arguments(wildcards.cell, wildcards.trial),
+        command=lambda wildcards, input: SWEEP.trial_command(wildcards.cell, wildcards.trial),
     message:
         "trial {wildcards.trial} of cell {wildcards.cell}"
     shell:
-        "{PYTHON:q} -I -S {SUPERVISOR:q} --run-dir {RUN.run_dir:q} --cell {wildcards.cell:q}"
-        " --trial {wildcards.trial} {params.arguments}"
+        "{params.command}"

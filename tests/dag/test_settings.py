@@ -1,0 +1,59 @@
+"""The workflow's settings: what is refused, and how it is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from aorta._resources import load_schema, resource_path
+from aorta.dag.settings import Settings, SettingsError, read_settings
+
+
+def test_defaults_of_the_shipped_file_are_those_of_the_code() -> None:
+    """config/config.yaml, the schema and the dataclass tell one story."""
+    shipped = yaml.safe_load(resource_path("config", "config.yaml").read_text("utf-8"))
+    assert set(shipped) == set(load_schema("config")["properties"])
+    assert read_settings({**shipped, "recipe": "r.yaml"}) == Settings(recipe="r.yaml")
+
+
+def test_every_setting_is_explained_to_users() -> None:
+    """config/README.md has a row for each."""
+    text = resource_path("config", "README.md").read_text("utf-8")
+    assert [key for key in load_schema("config")["properties"] if f"| `{key}` |" not in text] == []
+
+
+@pytest.mark.parametrize("word", [True, "true", "True", "yes", "on", 1, "1"])
+def test_yes_has_many_spellings(word: Any) -> None:
+    """Snakemake's command line leaves `true` a string and 1 a number."""
+    assert read_settings({"recipe": "r", "fresh": word}).fresh is True
+
+
+@pytest.mark.parametrize("word", [False, "false", "no", "off", 0])
+def test_no_has_many_spellings(word: Any) -> None:
+    """The opposite as well."""
+    assert read_settings({"recipe": "r", "strict": word}).strict is False
+
+
+def test_every_fault_is_named() -> None:
+    """An unknown key suggests the nearest; a wrong value says what would be right."""
+    with pytest.raises(SettingsError) as caught:
+        read_settings({"recip": "r", "devices": 0, "fresh": "maybe", "trial_timeout": "soon"})
+    places = [problem.split(": ")[0] for problem in caught.value.problems]
+    assert places == ["devices", "fresh", "recip", "trial_timeout"]
+    assert "did you mean 'recipe'?" in str(caught.value)
+    assert "fresh: must be true or false, not 'maybe'" in str(caught.value)
+
+
+def test_a_recipe_is_needed() -> None:
+    """Without one there is nothing to run."""
+    with pytest.raises(SettingsError, match="recipe: not given"):
+        read_settings({"recipe": None})
+
+
+def test_paths_and_numbers_are_read() -> None:
+    """`auto` devices are None, so that the host decides."""
+    settings = read_settings({"recipe": "r", "output": "o", "run_dir": "d", "devices": 3, "trial_timeout": 1.5})
+    assert settings == Settings(recipe="r", output=Path("o"), run_dir=Path("d"), devices=3, trial_timeout=1.5)

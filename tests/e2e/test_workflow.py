@@ -156,3 +156,10 @@ def test_a_cluster_job_finds_the_run_by_itself(workspace: Workspace) -> None:
     )  # fmt: skip
     assert ended.code == 0, ended.stderr
     assert json.loads(Path(path).read_text())["verdict"] == "pass"
+
+
+def test_lint_finds_only_what_is_meant(workspace: Workspace) -> None:
+    """No log files (a result carries its own stderr) and no software environment a rule (aorta is one package)."""
+    ended = workspace.snakemake("--lint", "--config", f"recipe={two_cells(workspace)}")
+    findings = set(re.findall(r"^ +\* ([^:]+)", ended.stdout + ended.stderr, flags=re.MULTILINE))
+    assert findings == {"No log directive defined", "Specify a conda environment or container for each rule."}

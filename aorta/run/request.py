@@ -212,9 +212,17 @@ def probe_request(arguments: Arguments, cell: Mapping[str, Any], source: str) ->
 
 
 def workload_config(
-    cell: Mapping[str, Any], overlay: Mapping[str, str], probe: Mapping[str, str] | None, log_prefix: str | None
+    cell: Mapping[str, Any],
+    overlay: Mapping[str, str],
+    probe: Mapping[str, str] | None,
+    log_prefix: str | None,
+    trial: int,
 ) -> dict[str, Any]:
-    """Returns the mapping that the workload's constructor gets: its own settings and the reserved keys."""
+    """Returns the mapping that the workload's constructor gets: its own settings and the reserved keys.
+
+    The trial's number is among them so that what a workload draws at random can differ from trial to trial and still
+    be repeated.
+    """
     options: dict[str, str] = {}
     for chosen in cell["collect"].values():
         options.update(chosen)
@@ -223,6 +231,7 @@ def workload_config(
         "steps": cell["steps"],
         "_aorta_environment": cell["environment"],
         "_aorta_trial_env": dict(overlay),
+        "_aorta_trial_index": trial,
         "_aorta_collect": list(cell["collect"]),
         "_aorta_collect_options": options,
     }

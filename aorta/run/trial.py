@@ -169,7 +169,8 @@ class _Trial:
         arguments, cell = self._arguments, self._cell
         limit = cell["trial_timeout_sec"]
         probe = request.probe_request(arguments, cell, _ROOT)
-        config = request.workload_config(cell, self._overlay, probe, self._stem if cell["save_logs"] else None)
+        prefix = self._stem if cell["save_logs"] else None
+        config = request.workload_config(cell, self._overlay, probe, prefix, arguments.trial)
         logs = None
         if cell["save_logs"]:
             stem = os.path.basename(self._stem)

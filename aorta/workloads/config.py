@@ -44,11 +44,16 @@ class ConfigValueError(ValueError):
 class ConfigBlock:
     """A group of settings; subclasses are frozen, keyword-only dataclasses.
 
-    Fields may be bool, int, float, str, ``Literal``, fixed-length tuples of these, ``X | None`` and other
-    blocks. Field metadata: ``min`` bounds a number from below, ``aliases`` maps short forms of a text to the
-    full one.
+    Fields may be bool, int, float, str, ``Literal``, fixed-length tuples of these, ``X | None``, other blocks and
+    ``tuple[Block, ...]``: a list of mappings, where one mapping alone stands for a list of one. A field without a
+    default is required. Field metadata: ``min`` bounds a number from below, ``aliases`` maps short forms of a text
+    to the full one.
+
+    Attributes:
+        key_aliases: Other names of keys, each with the field that it means.
     """
 
+    key_aliases: ClassVar[Mapping[str, str]] = {}
     _hints: ClassVar[dict[type[ConfigBlock], dict[str, Any]]] = {}
 
     @classmethod
@@ -145,22 +150,26 @@ def _parse(
     broken = False
     for key, raw in config.items():
         path = f"{prefix}{key}"
-        hint = hints.get(key)
+        field = block.key_aliases.get(key, key)
+        hint = hints.get(field)
         if hint is None:
             problems.append(_unknown(path, known))
-        elif _is_block(hint):
-            if not isinstance(raw, Mapping):
-                problems.append(_bad(path, f"is {raw!r}; use a mapping with keys from {', '.join(hint.hints())}"))
-                broken = True
-                continue
-            nested, found = _parse(hint, raw, f"{path}.", known)
+        elif field in usable:
+            problems.append(_bad(path, f"means {field}, which is given already; leave one of them out"))
+            broken = True
+        elif _is_block(hint) or _listed_block(hint) is not None:
+            nested, found = _parse_nested(hint, raw, path, known)
             problems += found
             if nested is None:
                 broken = True
             else:
-                usable[key] = nested
+                usable[field] = nested
         else:
-            usable[key] = raw
+            usable[field] = raw
+    missing = [f.name for f in dataclasses.fields(block) if _is_required(f) and f.name not in usable]
+    if missing:
+        problems += [_bad(f"{prefix}{name}", f"is missing; use {_expected(hints[name])}") for name in missing]
+        return None, problems
     try:
         value = block(**usable)
     except ConfigValueError as exc:
@@ -168,12 +177,39 @@ def _parse(
     return (None if broken else value), problems
 
 
+def _parse_nested(hint: Any, raw: Any, path: str, known: list[str]) -> tuple[Any, list[ConfigProblem]]:
+    """Returns the block, or the tuple of blocks, that a field holds, or None when something in it was bad."""
+    listed = _listed_block(hint)
+    block = hint if listed is None else listed
+    keys = ", ".join(block.hints())
+    if isinstance(raw, Mapping):
+        value, problems = _parse(block, raw, f"{path}.", known)
+        return ((value,) if listed is not None and value is not None else value), problems
+    if listed is None or not isinstance(raw, list | tuple):
+        kind = "a mapping" if listed is None else "a mapping, or a list of mappings,"
+        return None, [_bad(path, f"is {raw!r}; use {kind} with keys from {keys}")]
+    values, problems = [], []
+    for index, item in enumerate(raw):
+        place = f"{path}[{index}]"
+        if isinstance(item, Mapping):
+            value, found = _parse(block, item, f"{place}.", known)
+            values.append(value)
+            problems += found
+        elif isinstance(item, block):
+            values.append(item)
+        else:
+            values.append(None)
+            problems.append(_bad(place, f"is {item!r}; use a mapping with keys from {keys}"))
+    return (None if None in values else tuple(values)), problems
+
+
 def _checked(hint: Any, metadata: Mapping[str, Any], value: Any) -> tuple[Any, str | None]:
     """Returns the value in its final form, or what is wrong with it."""
     if isinstance(value, str):
         value = metadata.get("aliases", {}).get(value, value)
     origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if origin is types.UnionType:
+    # `Literal[...] | None` makes the older of the two kinds of union.
+    if origin in (types.UnionType, typing.Union):
         if value is None:
             return None, None
         return _checked(next(a for a in args if a is not type(None)), metadata, value)
@@ -185,6 +221,9 @@ def _checked(hint: Any, metadata: Mapping[str, Any], value: Any) -> tuple[Any, s
         close = difflib.get_close_matches(str(value), [str(c) for c in choices], n=1)
         meant = f" (did you mean {close[0]}?)" if close else ""
         return value, f"is {value!r}; use {' or '.join(map(str, args))}{meant}"
+    if _listed_block(hint) is not None:
+        right = isinstance(value, tuple) and all(isinstance(item, args[0]) for item in value)
+        return value, None if right else f"is {value!r}; use a tuple of {args[0].__name__}"
     if origin is tuple:
         if not isinstance(value, list | tuple) or len(value) != len(args):
             return value, f"is {value!r}; use a list of {len(args)} values"
@@ -222,11 +261,29 @@ def _is_block(hint: Any) -> bool:
     return isinstance(hint, type) and issubclass(hint, ConfigBlock)
 
 
+def _listed_block(hint: Any) -> type[ConfigBlock] | None:
+    """Returns the block of a ``tuple[Block, ...]``, or None."""
+    args = typing.get_args(hint)
+    listed = typing.get_origin(hint) is tuple and len(args) == 2 and args[1] is Ellipsis and _is_block(args[0])
+    return args[0] if listed else None
+
+
+def _is_required(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def _expected(hint: Any) -> str:
+    """Says what a required field takes."""
+    choices = typing.get_args(hint) if typing.get_origin(hint) is typing.Literal else ()
+    return " or ".join(map(str, choices)) or _TYPE_NAMES.get(hint, "a value")
+
+
 def _paths(block: type[ConfigBlock], prefix: str) -> Iterator[str]:
     for name, hint in block.hints().items():
         yield f"{prefix}{name}"
-        if _is_block(hint):
-            yield from _paths(hint, f"{prefix}{name}.")
+        nested = hint if _is_block(hint) else _listed_block(hint)
+        if nested is not None:
+            yield from _paths(nested, f"{prefix}{name}.")
 
 
 def _unknown(path: str, known: list[str]) -> ConfigProblem:

@@ -99,6 +99,7 @@ def test_the_config_holds_settings_steps_and_reserved_keys(trial: Runner) -> Non
         "model": {"kind": "mlp"},
         "steps": 4,
         "_aorta_trial_env": {"HSA_XNACK": "1"},
+        "_aorta_trial_index": 0,
         "_aorta_collect": ["layer_numerics"],
         "_aorta_collect_options": {"NANLOG_SAMPLE_EVERY": "10"},
     }

@@ -11,23 +11,31 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from aorta._jsonio import read_json
+from aorta._jsonio import read_json, write_text_atomic
 from aorta._resources import resource_path
 from aorta.dag.errors import bad_input_exits, say
 from aorta.dag.lock import lock_plan
 from aorta.dag.planning import plan_recipe
-from aorta.dag.settings import read_settings
+from aorta.dag.settings import Settings, read_settings
 from aorta.dag.sweep import check_size, warning_lines
 from aorta.plan.model import Plan
 from aorta.plan.overlay import overlay_values
 from aorta.plan.paths import RunLayout
 from aorta.plan.rundir import RunChoice, choose_run, materialise, runs_folder
+from aorta.recipe.flags import SOURCE, MatrixFlags
 from aorta.text import columns
 
 COMPLETE, INCOMPLETE, BAD_INPUT = 0, 1, 2
 
 
-def run_sweep(config: Mapping[str, Any], *, jobs: int | None, verbose: bool, working_directory: Path) -> int:
+def run_sweep(
+    config: Mapping[str, Any],
+    *,
+    jobs: int | None,
+    verbose: bool,
+    working_directory: Path,
+    flags: MatrixFlags | None = None,
+) -> int:
     """Runs a recipe to its matrix.
 
     Args:
@@ -35,12 +43,15 @@ def run_sweep(config: Mapping[str, Any], *, jobs: int | None, verbose: bool, wor
         jobs: Most jobs at once, or None for one per core.
         verbose: Whether Snakemake's own log is shown.
         working_directory: Where Snakemake keeps its records.
+        flags: Flags that stand for a recipe; ``recipe`` of the settings is then not looked at.
 
     Returns:
         The exit code: 0 complete, 1 incomplete (with ``strict`` also when a cell errored or never ran), 2 bad input.
     """
     with bad_input_exits():
-        choice = _choose(config)
+        choice = _choose(config, flags)
+        if flags is not None:
+            config = {**config, "recipe": str(_write_recipe(choice.run_dir, flags))}
     # The directory is chosen already; the workflow must not look again.
     config = {name: value for name, value in config.items() if name != "fresh"} | {"run_dir": str(choice.run_dir)}
     code = _run_interruptible(_snakemake_command(config, jobs, verbose), working_directory)
@@ -76,8 +87,8 @@ def summary(matrix: Mapping[str, Any]) -> list[str]:
             continue
         told = ", ".join(f"{number} {word}" for word, number in found.items() if number)
         lines.append(f"{cell['name']}: {told} of {cell['trials']} trials")
-        reasons = [entry["hint"] for entry in cell["failure_hints"]]
-        reasons += [entry["message"] for entry in cell["error_summary"]]
+        reasons = [entry["message"] for entry in cell["error_summary"]]
+        reasons += [entry["hint"] for entry in cell["failure_hints"]]
         lines += [f"  {reason}" for reason in reasons[:3]]
     if matrix["complete"] and not lines:
         lines.append(f"all {matrix['trials_present']} trials passed")
@@ -87,12 +98,12 @@ def summary(matrix: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def dry_run_text(config: Mapping[str, Any]) -> str:
+def dry_run_text(config: Mapping[str, Any], flags: MatrixFlags | None = None) -> str:
     """Returns what a sweep would run; reads only, and ends the process with 2 on bad input."""
     with bad_input_exits():
-        settings = read_settings(config)
+        settings = _settings(config, flags)
         now = datetime.now().astimezone()
-        plan = plan_recipe(settings, now=now)
+        plan = plan_recipe(settings, now=now, load=flags.load if flags else None)
         choice = choose_run(
             plan,
             settings.output,
@@ -105,11 +116,23 @@ def dry_run_text(config: Mapping[str, Any]) -> str:
     return "\n".join([*_dry_run_lines(plan, choice), "", "dry run: the recipe is valid; nothing was written"])
 
 
-def _choose(config: Mapping[str, Any]) -> RunChoice:
+def _settings(config: Mapping[str, Any], flags: MatrixFlags | None) -> Settings:
+    return read_settings(config if flags is None else {**config, "recipe": SOURCE})
+
+
+def _write_recipe(run_dir: Path, flags: MatrixFlags) -> Path:
+    """Writes the recipe that the flags stand for into the run directory, where the workflow reads it."""
+    path = run_dir / ".aorta" / "recipe.yaml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text_atomic(path, flags.text())
+    return path
+
+
+def _choose(config: Mapping[str, Any], flags: MatrixFlags | None) -> RunChoice:
     """Chooses the run directory, and makes it when it is new."""
-    settings = read_settings(config)
+    settings = _settings(config, flags)
     now = datetime.now().astimezone()
-    plan = plan_recipe(settings, now=now)
+    plan = plan_recipe(settings, now=now, load=flags.load if flags else None)
     check_size(plan)
     if settings.run_dir is not None:
         return choose_run(
@@ -172,7 +195,7 @@ def _snakemake_command(config: Mapping[str, Any], jobs: int | None, verbose: boo
         command += ["--quiet", "all"]
     # As JSON, so that a path that looks like a number or holds a colon stays a string.
     settings = [
-        f"{name}={json.dumps(value, ensure_ascii=False) if isinstance(value, str) else value}"
+        f"{name}={json.dumps(value, ensure_ascii=False) if isinstance(value, (str, list)) else value}"
         for name, value in config.items()
     ]
     return [*command, "--config", *settings]

@@ -21,6 +21,7 @@ from aorta.workloads.config import (
     read_steps,
 )
 from aorta.workloads.dtypes import DTYPE_FIELD, DtypeName
+from aorta.workloads.inject import TRIAL_INDEX_KEY, FaultConfig, Injector
 
 if TYPE_CHECKING:
     from aorta.workloads.inference_session import InferenceSession
@@ -123,6 +124,9 @@ class InferenceConfig(ConfigBlock):
     """How requests are served."""
     checks: InferenceChecksConfig = field(default_factory=InferenceChecksConfig)
     """What fails a trial."""
+    inject: tuple[FaultConfig, ...] = ()
+    """Planted faults, in ``input`` (token ids of the prompts), ``prefill_logits``, ``decode_logits`` and parameters by
+    name. What ``offline_batch`` compares with is step 0, so a fault there is found by NaN and infinity only."""
 
     def value_problems(self) -> Iterator[tuple[str, str]]:
         """Checks that ``enabled`` and ``mode`` agree: one of them would be a setting that never applied."""
@@ -158,11 +162,14 @@ class InferenceWorkload(Workload):
 
         Raises:
             RuntimeError: An accelerator was asked for and there is none.
+            ValueError: A planted fault names a rank, a step or a buffer that there is not.
         """
         from aorta.workloads.device import choose_device
         from aorta.workloads.inference_session import InferenceSession
 
-        self._session = InferenceSession(self.settings, choose_device(self.settings.device))
+        injector = Injector.from_config(self.settings.inject, trial=self.config.get(TRIAL_INDEX_KEY, 0))
+        self._session = InferenceSession(self.settings, choose_device(self.settings.device), injector)
+        injector.expect(buffers=self._session.buffers(), steps=self.steps)
 
     def run(self) -> WorkloadResult:
         """Serves the requests and reports times, failed checks and the checksum of all logits."""

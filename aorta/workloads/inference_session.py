@@ -21,6 +21,7 @@ from aorta.workloads.device import synchronize
 from aorta.workloads.dtypes import torch_dtype
 from aorta.workloads.failures import FailureLog, Phase
 from aorta.workloads.finite import nonfinite_counts
+from aorta.workloads.inject import Injector
 from aorta.workloads.models import ModelSpec, build_model, parameter_count
 from aorta.workloads.timing import Stopwatch
 
@@ -76,14 +77,17 @@ class InferenceSession:
     Args:
         settings: Configuration of the workload.
         device: Where it computes.
+        injector: Planted faults of this trial.
 
     Attributes:
         model: The model, in evaluation mode.
     """
 
-    def __init__(self, settings: InferenceConfig, device: torch.device) -> None:
+    def __init__(self, settings: InferenceConfig, device: torch.device, injector: Injector | None = None) -> None:
         self._settings = settings
         self._device = device
+        self._injector = Injector() if injector is None else injector
+        self._at = -1  # The step that planted faults go by, negative in the warm-up.
         model = build_model(_model_spec(settings), settings.seed)
         self.parameter_count = parameter_count(model)
         self.model = model.to(device=device, dtype=torch_dtype(settings.dtype)).eval()
@@ -98,6 +102,19 @@ class InferenceSession:
         with torch.inference_mode():
             return self._run_offline(steps) if self._settings.mode == "offline_batch" else self._run_continuous(steps)
 
+    def buffers(self) -> list[str]:
+        """Returns the names of what planted faults can strike."""
+        passes = ["prefill_logits", *(["decode_logits"] if self._generates else [])]
+        return ["input", *passes, *(name for name, _ in self.model.named_parameters())]
+
+    def _begin(self, step: int) -> None:
+        """Lets planted faults strike the process and the parameters at the start of a timed step."""
+        self._at = step
+        if self._injector:
+            self._injector.step(step)
+            for name, parameter in self.model.named_parameters():
+                self._injector.tensor(name, parameter, step=step)
+
     def _run_offline(self, steps: int) -> WorkloadResult:
         """Answers the same batch ``steps`` times."""
         s = self._settings
@@ -109,6 +126,7 @@ class InferenceSession:
         first: int | None = None
         for step in range(steps):
             with self._steps.measure():
+                self._begin(step)
                 findings = self._answer_batch(decoder, prompts_BP)
             self._check(findings, step, "timed")
             first = findings.checksum if first is None else first
@@ -145,6 +163,7 @@ class InferenceSession:
         checksum = torch.zeros((), dtype=torch.int64)
         while ticks < steps and completed < total:
             with self._steps.measure():
+                self._begin(ticks)
                 watch = LogitsWatch(self._device)
                 if arrived < total:
                     waiting.append(arrived)
@@ -182,8 +201,12 @@ class InferenceSession:
         return watch.read()
 
     def _prefill(self, decoder: Decoder, rows: list[int], prompts_BP: torch.Tensor, watch: LogitsWatch) -> None:
+        if self._injector:
+            prompts_BP = prompts_BP.clone()  # The next step asks the same again, unharmed.
+            self._injector.tensor("input", prompts_BP, step=self._at)
         with self._prefills.measure():
             logits = decoder.prefill(rows, prompts_BP) if self._generates else self.model(prompts_BP)
+        self._injector.tensor("prefill_logits", logits, step=self._at)
         watch.observe("prefill logits", logits)
         # An encoder's work is measured in the tokens that it read; a decoder's in those that it wrote.
         self._tokens += len(rows) if self._generates else prompts_BP.numel()
@@ -191,6 +214,7 @@ class InferenceSession:
     def _decode(self, decoder: Decoder, rows: list[int], watch: LogitsWatch) -> None:
         with self._decodes.measure():
             logits_BV = decoder.decode(rows)
+        self._injector.tensor("decode_logits", logits_BV, step=self._at)
         watch.observe("decode logits", logits_BV)
         self._tokens += len(rows)
 
@@ -246,6 +270,7 @@ class InferenceSession:
                 "parameter_count": self.parameter_count,
                 **self._steps.metrics(),
                 **progress,
+                **({"injected": self._injector.report()} if self._injector else {}),
             },
             main_work_started=True,
             executed_iterations=executed,

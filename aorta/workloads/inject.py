@@ -10,6 +10,7 @@ Does not import torch: configurations are checked in a process that must stay li
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import fnmatch
 import logging
 import os
@@ -45,12 +46,13 @@ FaultKind = Literal[
 ]
 RANK_KINDS: frozenset[str] = frozenset({"slow_rank", "crash_rank", "hang_rank"})
 """Kinds that strike a process; the others strike a buffer."""
-DEFAULT_BUFFER: Mapping[str, str] = {"nan_grad": "*.grad", "nan_logits": "logits", "perturb_input": "input"}
-"""The buffer of the kinds that need not name one; ``*.grad`` strikes the first gradient that comes along."""
+DEFAULT_BUFFER: Mapping[str, str] = {"nan_grad": "*.grad", "nan_logits": "*logits", "perturb_input": "input"}
+"""The buffer of the kinds that need not name one; a pattern strikes the first match that comes along."""
 
 _ELEMENT_KINDS = frozenset({"bitflip", "nan_grad", "nan_logits", "perturb_input", "partial_write"})
 _KEPT = 32
 """Strikes of one fault that are reported in full; the rest are counted."""
+_SHOWN_NAMES = 12
 _SLOW_SECONDS = 1.0
 
 
@@ -211,7 +213,9 @@ class Injector:
             if fault.step is not None and fault.step >= steps:
                 problems.append(f"{place}.step is {fault.step}; the trial has steps 0 to {steps - 1}")
             if fault.kind not in RANK_KINDS and not fnmatch.filter(names, fault.pattern):
-                problems.append(f"{place}.buffer '{fault.pattern}' is none of this workload's: {', '.join(names)}")
+                problems.append(
+                    f"{place}.buffer '{fault.pattern}' is none of this workload's; {_nearest(fault, names)}"
+                )
         if problems:
             raise ValueError("\n".join(problems))
 
@@ -376,6 +380,14 @@ class _Plan:
         if self.fault.pattern:
             settings["buffer"] = self.fault.pattern
         return {**settings, "active": self.active, "strike_count": self._count, "strikes": list(self._strikes)}
+
+
+def _nearest(fault: FaultConfig, names: Sequence[str]) -> str:
+    near = difflib.get_close_matches(fault.pattern, names, n=3)
+    if near:
+        return f"did you mean {' or '.join(near)}?"
+    rest = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
+    return f"it has {', '.join(names[:_SHOWN_NAMES])}{rest}"
 
 
 def _draws(fault: FaultConfig, index: int, trial: int) -> random.Random:

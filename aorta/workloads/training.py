@@ -22,6 +22,7 @@ from aorta.workloads.config import (
     read_steps,
 )
 from aorta.workloads.dtypes import DTYPE_FIELD, DtypeName
+from aorta.workloads.inject import TRIAL_INDEX_KEY, FaultConfig, Injector
 
 if TYPE_CHECKING:
     from aorta.workloads.training_session import TrainingSession
@@ -112,6 +113,8 @@ class TrainingConfig(ConfigBlock):
     """Update rule."""
     checks: TrainingChecksConfig = field(default_factory=TrainingChecksConfig)
     """What fails a trial."""
+    inject: tuple[FaultConfig, ...] = ()
+    """Planted faults, in ``input`` (token ids), ``logits``, ``loss``, parameters by name and ``<parameter>.grad``."""
 
 
 class TrainingWorkload(Workload):
@@ -141,6 +144,7 @@ class TrainingWorkload(Workload):
 
         Raises:
             RuntimeError: The launcher's variables are incomplete, or the device is not there.
+            ValueError: A planted fault names a rank, a step or a buffer that there is not.
         """
         from aorta.workloads.device import choose_device
         from aorta.workloads.process_group import RankInfo, join_process_group
@@ -148,8 +152,15 @@ class TrainingWorkload(Workload):
 
         info = RankInfo.from_environment(os.environ)
         device = choose_device(self.settings.device, info.local_rank)
+        injector = Injector.from_config(
+            self.settings.inject,
+            rank=info.rank,
+            world_size=info.world_size,
+            trial=self.config.get(TRIAL_INDEX_KEY, 0),
+        )
         join_process_group(info, device)
-        self._session = TrainingSession(self.settings, info, device)
+        self._session = TrainingSession(self.settings, info, device, injector)
+        injector.expect(buffers=self._session.buffers(), steps=self.steps)
 
     def run(self) -> WorkloadResult:
         """Trains; every rank returns the same verdict and failures, with its own step times."""

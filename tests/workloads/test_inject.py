@@ -236,9 +236,9 @@ def test_faults_that_can_never_strike_are_refused() -> None:
     with pytest.raises(ValueError) as caught:
         injector.expect(buffers=["x", "y"], steps=5)
     assert str(caught.value).splitlines() == [
-        "workload_config.inject[0].buffer 'z*' is none of this workload's: x, y",
+        "workload_config.inject[0].buffer 'z*' is none of this workload's; it has x, y",
         "workload_config.inject[1].step is 5; the trial has steps 0 to 4",
-        "workload_config.inject[2].buffer '*.grad' is none of this workload's: x, y",
+        "workload_config.inject[2].buffer '*.grad' is none of this workload's; it has x, y",
     ]
     with pytest.raises(ValueError, match=r"inject\[0\].rank is 2; the trial has ranks 0 to 1"):
         Injector.from_config({**BITFLIP, "rank": 2}, world_size=2)

@@ -69,8 +69,7 @@ def write_text_atomic(path: str | os.PathLike[str], text: str) -> None:
     """
     target = os.fspath(path)
     folder = os.path.dirname(target) or "."
-    # Short and independent of the target's name, which may already be as long as the file system allows.
-    temporary = os.path.join(folder, f".tmp-{os.urandom(8).hex()}")
+    temporary = temporary_name(folder)
     try:
         # Created with 0666 and cut by the umask, as any program's output file would be.
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
@@ -84,6 +83,21 @@ def write_text_atomic(path: str | os.PathLike[str], text: str) -> None:
             os.unlink(temporary)
         raise
     _sync_folder(folder)
+
+
+def temporary_name(folder: str) -> str:
+    """Returns a path for a temporary file of this process.
+
+    Short and independent of the target's name, which may already be as long as the file system allows; it says whose
+    it is, so that what a killed process left can be told from what a living one is writing.
+    """
+    return os.path.join(folder, f".tmp-{temporary_host()}-{os.getpid()}-{os.urandom(6).hex()}")
+
+
+def temporary_host() -> str:
+    """Returns the host's name as temporary names have it."""
+    name = "".join(letter if letter.isalnum() and letter.isascii() else "_" for letter in os.uname().nodename)
+    return name[:64] or "_"
 
 
 def _sync_folder(folder: str) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from aorta._jsonio import json_digest, read_json, write_json_atomic
+from aorta._trialfile import is_current
 from aorta.dag.errors import bad_input_exits, say
 from aorta.dag.lock import RunLock, lock_plan
 from aorta.dag.quiet import show_errors
@@ -26,7 +27,6 @@ from aorta.plan.model import Plan, PlanFileError
 from aorta.plan.order import positions, trial_order
 from aorta.plan.paths import RunLayout
 from aorta.plan.rundir import RunChoice, choose_run, materialise, read_plan
-from aorta.plan.trialfile import is_current
 
 TRIAL_LIMIT = 1_000_000
 """Most trials that one run may have; Snakemake holds every job in memory."""

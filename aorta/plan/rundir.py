@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from aorta._jsonio import read_json, write_json_atomic
+from aorta._trialfile import is_current
 from aorta.plan.model import Plan, PlanFileError
 from aorta.plan.paths import RunLayout, safe_name, ticket_folder
-from aorta.plan.trialfile import is_current
 
 
 class RunDirError(Exception):

@@ -12,7 +12,9 @@ import sys
 import time
 
 from aorta._jsonio import write_json_atomic
+from aorta._trialfile import is_current
 from aorta.run import record, request
+from aorta.run.claim import Claim
 from aorta.run.device import Held, hold
 from aorta.run.launch import single_rank_env, too_few_ranks, world_size
 from aorta.run.locks import LockError
@@ -75,6 +77,9 @@ def main(argv: Sequence[str], usage: str | None = None) -> int:
     except OSError as error:
         _say(f"aorta: {error.filename or arguments.run_dir}: {error.strerror}; the trial has no record")
         return 1
+    if trial_record is None:
+        _say(f"aorta: {arguments.cell} trial {arguments.trial}: is recorded already and does not run again")
+        return 0
     colour = sys.stderr is not None and sys.stderr.isatty()
     _say(record.progress_line(trial_record, arguments.of, colour))
     return 0
@@ -99,14 +104,33 @@ class _Trial:
         self._distributed = cell["launch"]["mode"] == "distributed"
         self._stem = request.trial_stem(arguments, cell)
 
-    def run(self) -> dict[str, Any]:
-        """Runs the trial and writes its record.
+    def run(self) -> dict[str, Any] | None:
+        """Runs the trial and writes its record, unless there is one already.
+
+        Returns:
+            The record that was written, or None where the trial had one.
 
         Raises:
             Interrupted: The supervisor was asked to end; nothing of the trial is left.
             LockError: What the trial runs on cannot be locked.
-            OSError: The record, or a log file, cannot be written.
+            OSError: The claim, the record, or a log file cannot be written.
         """
+        arguments = self._arguments
+        claim = Claim(arguments.run_dir, arguments.cell, arguments.trial, self._token)
+        # Before the device: who waits for another process's trial must not keep the device from it.
+        claimed = claim.acquire(
+            is_recorded=lambda: is_current(f"{self._stem}.json", self._cell["fingerprint"]),
+            pause=self._pause,
+            notify=self._notify,
+        )
+        if not claimed:
+            return None
+        try:
+            return self._run_claimed()
+        finally:
+            claim.release()
+
+    def _run_claimed(self) -> dict[str, Any]:
         os.makedirs(os.path.dirname(self._stem), exist_ok=True)
         base = request.outer_env(os.environ)
         held = hold(
@@ -117,7 +141,7 @@ class _Trial:
             lock=self._arguments.device_lock,
             token=self._token,
             pause=self._pause,
-            notify=lambda text: _say(f"aorta: {self._arguments.cell} trial {self._arguments.trial}: {text}"),
+            notify=self._notify,
         )
         try:
             trial_record = self._refusal(held) or self._run_worker(base, held)
@@ -126,6 +150,9 @@ class _Trial:
         finally:
             held.release()
         return trial_record
+
+    def _notify(self, text: str) -> None:
+        _say(f"aorta: {self._arguments.cell} trial {self._arguments.trial}: {text}")
 
     def _pause(self, seconds: float) -> None:
         self._signals.check()

@@ -130,6 +130,8 @@ class Runner:
     def __call__(self, reference: str, /, *options: str, **changes: Any) -> dict[str, Any]:
         """Plans and runs one trial, and returns its record."""
         self.plan(reference, **changes)
+        # A trial that has a record does not run again.
+        self.path("trial_d0_m0_t0.json", changes.get("workload", "tiny")).unlink(missing_ok=True)
         process = self.start(*options)
         said = self.finish(process)
         assert process.returncode == 0, said
@@ -143,4 +145,4 @@ def trial(tmp_path: Path) -> Iterator[Runner]:
     """Runs trials in a fresh run directory, and checks that no file of the engine's is left but the records."""
     runner = Runner(tmp_path)
     yield runner
-    assert [path.name for path in runner.run_dir.rglob(".*")] == []
+    assert [path.name for path in runner.run_dir.rglob(".tmp-*")] == []

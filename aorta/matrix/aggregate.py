@@ -8,6 +8,7 @@ from typing import Any
 
 from aorta.matrix import confound
 from aorta.matrix.findings import devices, error_summary, failure_hints, hosts, summarize_metrics
+from aorta.matrix.injected import injected_warnings
 from aorta.matrix.numbers import count, finite_number, mean, summarize
 from aorta.matrix.rates import fisher_p_value, rate, wilson_interval
 from aorta.matrix.timing import step_times
@@ -49,7 +50,7 @@ def aggregate(
     for cell in plan.cells:
         of_cell = sorted(by_cell[cell.name], key=lambda record: record["trial"])
         rows.append(_row(plan, cell, cells.get(cell.name), of_cell))
-    trouble = _compare_with_baseline(rows, plan.confound)
+    trouble = [*injected_warnings(rows), *_compare_with_baseline(rows, plan.confound)]
     expected, present = plan.trial_count, sum(row["trials_present"] for row in rows)
     return {
         "schema_version": SCHEMA_VERSION,

@@ -12,10 +12,10 @@ from typing import Any
 
 from aorta._jsonio import canonical_json
 from aorta.matrix.aggregate import Matrix
+from aorta.matrix.injected import LONGEST_NAME, cell_title, planted_faults
 from aorta.matrix.notes import notes
 from aorta.matrix.text import capped, decimals_for, fixed, joined, one_line, percent, plural, ranges
 
-_LONGEST_NAME = 48
 _LONGEST_LINE = 320
 _LONGEST_VALUE = 32
 _LONGEST_CONFIG = 96
@@ -81,6 +81,12 @@ def _title(matrix: Matrix) -> str:
 
 
 def _verdict(cells: Sequence[Mapping[str, Any]]) -> str:
+    planted = sum(planted_faults(cell["workload_config"]) is not None for cell in cells)
+    note = f" Faults were planted on purpose in {planted} of {plural(len(cells), 'cell')}." if planted else ""
+    return _outcome(cells) + note
+
+
+def _outcome(cells: Sequence[Mapping[str, Any]]) -> str:
     present = [cell for cell in cells if cell["trials_present"]]
     if not present:
         return "No trial has finished yet."
@@ -119,8 +125,8 @@ def _table(cells: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, ...], tuple[t
     )
     rows = [
         (
-            one_line(cell["name"], _LONGEST_NAME),
-            "?" if cell["mitigations"] is None else one_line(", ".join(cell["mitigations"]), 2 * _LONGEST_NAME),
+            cell_title(cell),
+            "?" if cell["mitigations"] is None else one_line(", ".join(cell["mitigations"]), 2 * LONGEST_NAME),
             _environment(cell),
             percent(cell["failure_rate"]),
             f"{cell['verdict_counts']['fail']}/{cell['trials_present']}" if cell["trials_present"] else "-",
@@ -141,7 +147,7 @@ def _environment(cell: Mapping[str, Any]) -> str:
     descriptor, ignored = cell["resolved_environment"] or {}, cell["environment_fields_ignored"] or []
     # An inline environment's name is a hash; its image says more.
     inline = cell["environment"].startswith("_inline_") and descriptor.get("docker")
-    name = one_line(str(descriptor["docker"]) if inline else cell["environment"], _LONGEST_NAME)
+    name = one_line(str(descriptor["docker"]) if inline else cell["environment"], LONGEST_NAME)
     if not ignored:
         return name
     honoured = [

@@ -7,9 +7,9 @@ from typing import Any
 
 from aorta._jsonio import canonical_json
 from aorta.matrix.aggregate import Matrix
+from aorta.matrix.injected import LONGEST_NAME, cell_title
 from aorta.matrix.text import decimals_for, escape_markdown, fixed, markdown_table, one_line
 
-_LONGEST_NAME = 48
 _LONGEST_VALUE = 60
 _STATISTICS = ("mean", "std", "min", "p50", "p90", "p99", "max")
 
@@ -28,7 +28,7 @@ def _step_times(cells: Sequence[Mapping[str, Any]]) -> list[str]:
     decimals = decimals_for(cell["min_step_time_ms"] for cell in cells)
     rows = [
         (
-            one_line(cell["name"], _LONGEST_NAME),
+            cell_title(cell),
             *(fixed(cell[f"{statistic}_step_time_ms"], decimals) for statistic in _STATISTICS),
             str(len(cell["step_times_ms"])),
             cell["step_time_source"],
@@ -47,12 +47,12 @@ def _metrics(cells: Sequence[Mapping[str, Any]]) -> list[str]:
     for name in names:
         having = [cell for cell in cells if name in cell["metrics"]]
         shown = [_metric(cell["metrics"][name]) for cell in having]
-        label = one_line(name, _LONGEST_NAME)
+        label = one_line(name, LONGEST_NAME)
         if len(having) == len(cells) > 1 and len(set(shown)) == 1 and not shown[0][1]:
             rows.append((label, "(all cells)", shown[0][0], "", str(sum(_trials(cell, name) for cell in having))))
             continue
         rows += [
-            (label, one_line(cell["name"], _LONGEST_NAME), *texts, str(_trials(cell, name)))
+            (label, cell_title(cell), *texts, str(_trials(cell, name)))
             for cell, texts in zip(having, shown, strict=True)
         ]
     return markdown_table(("Metric", "Cell", "Mean or value", "Min..max", "Trials"), rows, ("Trials",))

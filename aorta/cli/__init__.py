@@ -5,7 +5,11 @@ from __future__ import annotations
 import click
 
 from aorta import __version__
+from aorta.cli.deprecated import probe, triage
 from aorta.cli.env import env
+from aorta.cli.lists import environments, mitigations
+from aorta.cli.recipe import recipe
+from aorta.cli.run import run
 from aorta.cli.sweep import sweep
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
@@ -22,5 +26,5 @@ def main() -> None:
     """
 
 
-main.add_command(sweep)
-main.add_command(env)
+for _command in (sweep, run, recipe, mitigations, environments, env, triage, probe):
+    main.add_command(_command)

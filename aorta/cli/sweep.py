@@ -1,24 +1,86 @@
-"""``aorta sweep``: run recipes."""
+"""``aorta sweep``: run recipes, and see what they can name."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import click
+
+from aorta.cli import options
+from aorta.cli.lists import list_environments, list_mitigations, list_workloads
+
+_RECIPE_FLAGS = (
+    "workload",
+    "mitigation_axis",
+    "environment_axis",
+    "trials",
+    "steps",
+    "ticket",
+    "baseline_cell",
+    "confound_threshold",
+    "trial_isolation",
+    "save_logs",
+    "extra_env",
+    "workload_config",
+)
+"""Parameters that stand for a recipe, and so contradict one."""
 
 
 @click.group()
 def sweep() -> None:
-    """Run a recipe's matrix.
+    """Run a recipe's matrix, and see what recipes can name.
 
     \b
-    Example:
+    Examples:
       aorta sweep run --recipe recipes/training/example-training-ddp-smoke.yaml --dry-run
+      aorta sweep list-mitigations
     """
 
 
 @sweep.command()
-@click.option("--recipe", required=True, metavar="FILE", help="The recipe to run.")
+@click.option("--recipe", metavar="FILE", help="The recipe to run.")
+@click.option(
+    "--mode",
+    type=click.Choice(["matrix"]),
+    help="With the flags below, and without --recipe: run what they say, one cell for each pair of the two axes.",
+)
+@click.option("--workload", metavar="NAME", help="The workload to run, instead of a recipe's.")
+@click.option(
+    "--mitigation-axis",
+    default="none",
+    show_default=True,
+    metavar="NAMES",
+    help="Mitigations, separated by commas: one cell for each, in each environment.",
+)
+@click.option(
+    "--environment-axis",
+    default="local",
+    show_default=True,
+    metavar="NAMES",
+    help="Environments, separated by commas; image:REF names a Docker image in place.",
+)
+@click.option("--trials", type=int, metavar="N", help="Trials of each cell.")
+@click.option("--steps", type=int, metavar="N", help="Steps of each trial.")
+@click.option("--ticket", metavar="TEXT", help="The ticket that groups the output.")
+@click.option("--baseline-cell", metavar="NAME", help="The baseline, such as none-local [default: as in a recipe].")
+@click.option(
+    "--confound-threshold",
+    type=float,
+    metavar="RATIO",
+    help="Flag cells whose steps take longer than this many times the baseline's [default: 1.15].",
+)
+@options.trial_isolation
+@click.option("--save-logs", is_flag=True, help="Keep each trial's standard output and error beside its result.")
+@options.extra_env
+@options.workload_config
+@options.mitigations_file
+@click.option(
+    "--collect",
+    metavar="NAMES",
+    help="Collectors for every cell, separated by commas, instead of what the recipe and its cells say.",
+)
 @click.option("--dry-run", is_flag=True, help="Check the recipe, show what would run, and write nothing.")
 @click.option(
     "--output", default="triage_results", show_default=True, metavar="DIR", help="Folder that holds all runs."
@@ -34,43 +96,81 @@ def sweep() -> None:
     metavar="N",
     help="At most N trials at once on this host [default: one per accelerator, one without any].",
 )
-@click.option(
-    "--trial-timeout",
-    type=click.FloatRange(min=0),
-    metavar="SECONDS",
-    help="Time limit of one trial, 0 for none [default: 86400].",
-)
+@options.trial_timeout
 @click.option("--verbose", "-v", is_flag=True, help="Show Snakemake's own log.")
-def run(
-    recipe: str,
-    dry_run: bool,
-    output: str,
-    run_dir: str | None,
-    fresh: bool,
-    refresh: bool,
-    strict: bool,
-    jobs: int | None,
-    devices: int | None,
-    trial_timeout: float | None,
-    verbose: bool,
-) -> None:
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@click.pass_context
+def run(context: click.Context, /, **given: Any) -> None:
     """Run every (cell, trial) of a recipe and print the matrix.
 
     An unfinished run of the same plan is continued. Exit code 0: the matrix is complete. 1: trials are missing,
     or with --strict a cell errored or never ran. 2: bad input, and nothing was run.
 
+    Without --recipe, flags make the recipe: --workload, --trials and --steps, the two axes, and the options beside
+    them. It is checked, run and resumed like one from a file.
+
+    COMMAND, after --, belongs to recipes that wrap a command (mode: probe); this version does not run those.
+
     \b
-    Example:
+    Examples:
       aorta sweep run --recipe recipes/training/example-training-mitigations.yaml --output results
+      aorta sweep run --mode matrix --workload training --trials 2 --steps 100 --ticket EXAMPLE-151 \\
+        --mitigation-axis none,tf32_off,xnack --environment-axis local,image:rocm/pytorch:nightly \\
+        --workload-config model.num_layers=4
     """
     from aorta.dag.runner import dry_run_text, run_sweep
+    from aorta.recipe.flags import MatrixFlags
 
-    config: dict[str, object] = {"recipe": recipe, "output": output}
-    optional = {"run_dir": run_dir, "devices": devices, "trial_timeout": trial_timeout}
-    config.update({name: value for name, value in optional.items() if value is not None})
-    flags = {"fresh": fresh, "refresh": refresh, "strict": strict}
-    config.update({name: True for name, value in flags.items() if value})
-    if dry_run:
-        click.echo(dry_run_text(config))
+    if given["command"]:
+        raise click.UsageError(
+            f"{' '.join(given['command'])!r}: a command belongs to recipes that wrap one (mode: probe), "
+            "which this version of aorta does not run"
+        )
+    if given["recipe"] is not None:
+        contradicting = options.given(context, _RECIPE_FLAGS)
+        if contradicting:
+            raise click.UsageError(
+                f"{', '.join(contradicting)}: not with --recipe, which says what runs; change the recipe or drop it"
+            )
+    elif not options.given(context, ("mode", *_RECIPE_FLAGS)):
+        raise click.UsageError("give --recipe FILE, or --mode matrix with --workload, --trials and --steps")
+    config: dict[str, object] = {"output": given["output"]}
+    optional = ("recipe", "run_dir", "devices", "trial_timeout", "collect")
+    config.update({name: given[name] for name in optional if given[name] is not None})
+    config.update({name: True for name in ("fresh", "refresh", "strict") if given[name]})
+    if given["mitigations_files"]:
+        config["mitigations_file"] = list(given["mitigations_files"])
+    flags = None if given["recipe"] is not None else MatrixFlags(**{name: given[name] for name in _RECIPE_FLAGS})
+    if given["dry_run"]:
+        click.echo(dry_run_text(config, flags))
         return
-    raise SystemExit(run_sweep(config, jobs=jobs, verbose=verbose, working_directory=Path.cwd()))
+    jobs, verbose = given["jobs"], given["verbose"]
+    raise SystemExit(run_sweep(config, jobs=jobs, verbose=verbose, working_directory=Path.cwd(), flags=flags))
+
+
+@sweep.command()
+@click.argument("run_a", type=click.Path(path_type=Path))
+@click.argument("run_b", type=click.Path(path_type=Path))
+@options.as_json
+def diff(run_a: Path, run_b: Path, as_json: bool) -> None:
+    """Say what differs between two runs: variables, environments, settings, snapshots, and rates.
+
+    It answers whether the registry, the driver or the recipe changed between the two. Exit code 0: nothing that
+    was put in differs (the rates may). 1: something does. 2: one of them is no run directory.
+
+    \b
+    Example:
+      aorta sweep diff triage_results/T/training/2026-04-28T14-12-03 triage_results/T/training/2026-05-02T09-30-00
+    """
+    from aorta.dag.errors import bad_input_exits
+    from aorta.plan.diff import diff_runs, read_run, render
+
+    with bad_input_exits():
+        found = diff_runs(read_run(run_a), read_run(run_b))
+    click.echo(json.dumps(found, indent=1, ensure_ascii=False) if as_json else "\n".join(render(found)))
+    raise SystemExit(1 if found["inputs_differ"] else 0)
+
+
+sweep.add_command(list_mitigations, "list-mitigations")
+sweep.add_command(list_environments, "list-environments")
+sweep.add_command(list_workloads, "list-workloads")

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from aorta._resources import resource_path
-from aorta.dag.settings import Settings
+from aorta.dag.settings import Settings, SettingsError
 from aorta.plan.compile import CompileSettings, RegisteredWorkload, compile_plan
 from aorta.plan.model import Plan
-from aorta.recipe import RecipeError, RecipeSchemaError, load_recipe, resolved_recipe
-from aorta.registry import RegistryError, load_registry
+from aorta.recipe import Recipe, RecipeError, RecipeSchemaError, load_recipe, resolved_recipe
+from aorta.registry import Registry, RegistryError, load_registry
+from aorta.registry.names import did_you_mean, short
 from aorta.registry.workloads import traits, workload_class, workload_names, workload_reference
+from aorta.run.collectors import KNOWN_RECIPES
 from aorta.workloads.base import ConfigProblem
 
 STRICT_CODES = frozenset({"unknown_config_key", "bad_config_value", "ran_on_host"})
@@ -52,20 +55,30 @@ def _check_nothing(config: Mapping[str, Any]) -> list[ConfigProblem]:
     return []
 
 
-def plan_recipe(settings: Settings, *, now: datetime, ambient: Mapping[str, str] = os.environ) -> Plan:
+def plan_recipe(
+    settings: Settings,
+    *,
+    now: datetime,
+    ambient: Mapping[str, str] = os.environ,
+    load: Callable[[Registry], Recipe] | None = None,
+) -> Plan:
     """Compiles the recipe that the settings name.
 
     Args:
         settings: The sweep's settings.
         now: The time of planning, with its time zone.
         ambient: The environment that trials will inherit.
+        load: Makes the recipe where it does not come from the file that the settings name.
 
     Raises:
         RecipeSchemaError: The recipe is invalid, or ``strict`` is set and something in it is warned about.
-        RegistryError: Two sources register one name.
+        RegistryError: A sidecar is not valid, or two sources register one name.
+        SettingsError: ``collect`` names something that is no collector.
     """
-    registry = load_registry()
-    recipe = load_recipe(find_recipe(settings.recipe), registry)
+    registry = load_registry(settings.mitigations_files)
+    recipe = load_recipe(find_recipe(settings.recipe), registry) if load is None else load(registry)
+    if settings.collect is not None:
+        recipe = override_collectors(recipe, settings.collect)
     plan = compile_plan(
         recipe,
         registered_workload(recipe.workload),
@@ -75,12 +88,35 @@ def plan_recipe(settings: Settings, *, now: datetime, ambient: Mapping[str, str]
             trial_timeout_sec=settings.trial_timeout or None,
             order_seed=settings.order_seed,
             strict=settings.strict,
+            sidecars=tuple(map(str, settings.mitigations_files)),
         ),
         created_at=now.astimezone(UTC).isoformat(timespec="microseconds"),
     )
     if settings.strict:
         _refuse_warnings(plan)
     return plan
+
+
+def override_collectors(recipe: Recipe, names: Sequence[str]) -> Recipe:
+    """Returns a recipe in which every cell has exactly these collectors, with their default options.
+
+    Args:
+        recipe: A loaded recipe; what it and its cells say of collectors is dropped.
+        names: Names of collectors; none at all attaches none.
+
+    Raises:
+        SettingsError: A name is not a collector's.
+    """
+    problems = [
+        f"collect: {short(name)} is not a known collector{did_you_mean(name, KNOWN_RECIPES)} "
+        f"(known: {', '.join(KNOWN_RECIPES)})"
+        for name in names
+        if name not in KNOWN_RECIPES
+    ]
+    if problems:
+        raise SettingsError(problems)
+    cells = tuple(replace(cell, collect=None) for cell in recipe.cells)
+    return replace(recipe, collect={name: {} for name in names}, cells=cells)
 
 
 def _refuse_warnings(plan: Plan) -> None:

@@ -34,6 +34,8 @@ class Settings:
     trial_timeout: float = 86400
     devices: int | None = None
     order_seed: int = 0
+    mitigations_files: tuple[Path, ...] = ()
+    collect: tuple[str, ...] | None = None
 
 
 def read_settings(config: Mapping[str, Any]) -> Settings:
@@ -72,7 +74,19 @@ def read_settings(config: Mapping[str, Any]) -> Settings:
         trial_timeout=config.get("trial_timeout", 86400),
         devices=None if devices == "auto" else devices,
         order_seed=config.get("order_seed", 0),
+        mitigations_files=tuple(Path(path) for path in _listed(config.get("mitigations_file"))),
+        collect=None if config.get("collect") is None else tuple(_names(config["collect"])),
     )
+
+
+def _listed(value: str | list[str] | None) -> list[str]:
+    """One path, or several."""
+    return [value] if isinstance(value, str) else value or []
+
+
+def _names(value: str | list[str]) -> list[str]:
+    """Names as a list, or as one string with commas; an empty string names nothing."""
+    return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
 
 
 def _read(value: Any, schema: Mapping[str, Any]) -> Any:
@@ -94,6 +108,8 @@ def _expected(schema: Mapping[str, Any]) -> str:
         "string": "a non-empty string",
         "integer": "a whole number",
         "number": "a number",
+        "array": "a list of strings",
+        "null": "null",
     }
     kind = schema["type"]
     text = kinds[kind if isinstance(kind, str) else kind[0]]

@@ -11,7 +11,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -40,12 +40,15 @@ class Sweep:
         layout: The run directory's paths.
     """
 
-    def __init__(self, choice: RunChoice, settings: Settings | None, pointer: Path) -> None:
+    def __init__(
+        self, choice: RunChoice, settings: Settings | None, pointer: Path, sidecars: Sequence[Path] = ()
+    ) -> None:
         self.plan = choice.plan
         self.layout = RunLayout(choice.run_dir, choice.plan.workload)
         self._choice = choice
         self._settings = settings
         self._pointer = pointer
+        self._sidecars = sidecars
         self._cells = {cell.name: cell for cell in choice.plan.cells}
         if settings is not None:
             order = trial_order([(cell.name, cell.trials) for cell in self.plan.cells], self.plan.order_seed)
@@ -178,6 +181,10 @@ class Sweep:
         except OSError as error:
             say(f"the matrix cannot be read: {error}")
         print(f"matrix: {self.layout.matrix_md}", flush=True)
+        if self.plan.sidecars:
+            from aorta.dag.sidecars import rerun_command
+
+            print(f"run it again:\n{rerun_command(self.layout, self.plan)}", flush=True)
 
     def show_partial(self) -> None:
         """After a failure: writes the reports from what exists, names what is missing, prints the matrix.
@@ -209,6 +216,10 @@ class Sweep:
         self._locks.append(RunLock(run_dir / ".aorta" / "lock", str(run_dir)))
         if not own_name:
             materialise(self._choice, exclusive=False)
+        from aorta.dag.sidecars import keep_inline_environments, keep_sidecars
+
+        keep_sidecars(self.layout, self._sidecars)
+        keep_inline_environments(self.layout, self.plan)
 
 
 def open_sweep(config: Mapping[str, Any], *, main_process: bool) -> Sweep:
@@ -240,7 +251,9 @@ def open_sweep(config: Mapping[str, Any], *, main_process: bool) -> Sweep:
             now=now,
         )
     say_about(choice)
-    return Sweep(choice, settings, pointer)
+    # Where a continued run's older values stay, so do the copies of the files that they came from.
+    sidecars = settings.mitigations_files if choice.plan.key == plan.key else ()
+    return Sweep(choice, settings, pointer, sidecars)
 
 
 def say_about(choice: RunChoice) -> None:

@@ -123,7 +123,7 @@ def choose_run(
         for directory, old in same:
             if reuse_finished and old.key == plan.key:
                 return _continue(plan, directory, old, "finished")
-    return RunChoice(run_dir=_new_name(parent, now), state="new", plan=plan)
+    return RunChoice(run_dir=new_name(parent, now), state="new", plan=plan)
 
 
 def materialise(choice: RunChoice, *, exclusive: bool) -> None:
@@ -187,7 +187,8 @@ def _check_path(setting: str, path: Path) -> None:
             raise RunDirError(f"{setting}: {part} is not a folder")
 
 
-def _new_name(parent: Path, now: datetime) -> Path:
+def new_name(parent: Path, now: datetime) -> Path:
+    """Returns a path below ``parent`` that does not exist: the time, and a number where that is taken."""
     stem = now.strftime("%Y-%m-%dT%H-%M-%S")
     candidate, suffix = parent / stem, 1
     while candidate.exists():
@@ -201,7 +202,8 @@ def _named_run(plan: Plan, run_dir: Path, refresh: bool) -> RunChoice:
     if not run_dir.exists():
         return RunChoice(run_dir=run_dir, state="new", plan=plan)
     if not (run_dir / "plan.json").exists():
-        if any(run_dir.iterdir()):
+        # A sweep that died before it could write its plan leaves its own folder.
+        if any(entry.name != ".aorta" for entry in run_dir.iterdir()):
             raise RunDirError(
                 f"run_dir: {run_dir} is not empty and holds no plan.json; name a run directory or a new one"
             )

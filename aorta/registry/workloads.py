@@ -61,6 +61,41 @@ def workload_reference(name: str) -> str | None:
     return point.value if point is not None else None
 
 
+@dataclass(frozen=True, kw_only=True)
+class RegisteredName:
+    """A workload as a list shows it.
+
+    Attributes:
+        name: Its name.
+        reference: Its class as ``module:Class``.
+        package: The distribution that registers it.
+        traits: How it wants to be run.
+        problem: Why its class cannot be used, or None.
+    """
+
+    name: str
+    reference: str
+    package: str
+    traits: WorkloadTraits
+    problem: str | None
+
+
+def registered_workloads() -> list[RegisteredName]:
+    """Returns the registered workloads by name; imports their modules."""
+    found = []
+    for name, point in sorted(_points().items()):
+        problem = None
+        try:
+            workload_class(name)
+        except RegistryError as error:
+            problem = str(error)
+        package = point.dist.name if point.dist is not None else point.module
+        found.append(
+            RegisteredName(name=name, reference=point.value, package=package, traits=traits(name), problem=problem)
+        )
+    return found
+
+
 def workload_class(name: str) -> type | None:
     """Returns the class of a registered workload, or None if there is none of that name.
 

@@ -47,6 +47,7 @@ class Arguments:
     Attributes:
         run_dir: The run directory, absolute.
         cell: Name of the cell.
+        cell_dir: Folder of the cell's files, absolute; by default ``cells/<cell>`` of the run directory.
         trial: Number of the trial within its cell, from 0.
         fingerprint: What the cell's file must carry.
         order: Place of this trial in the run, from 1, or None.
@@ -82,6 +83,7 @@ class Arguments:
         self.cell = values["--cell"]
         if "/" in self.cell or self.cell in (".", ".."):
             raise RequestError(f"--cell: '{self.cell}' is not the name of a cell")
+        self.cell_dir = os.path.abspath(values.get("--cell-dir") or os.path.join(self.run_dir, "cells", self.cell))
         self.fingerprint = values["--fingerprint"]
         self.trial = _whole("--trial", values["--trial"], 0)
         self.order = _whole("--order", values["--order"], 0) if "--order" in values else None
@@ -90,7 +92,10 @@ class Arguments:
         self.devices = _whole("--devices", values.get("--devices", "1"), 1)
 
 
-_OPTIONS = ("--run-dir", "--cell", "--trial", "--fingerprint", "--order", "--of", "--attempt", "--devices")
+_OPTIONS = (
+    *("--run-dir", "--cell", "--cell-dir", "--trial", "--fingerprint"),
+    *("--order", "--of", "--attempt", "--devices"),
+)
 
 
 def _whole(name: str, value: str, least: int) -> int:
@@ -105,7 +110,7 @@ def read_cell(arguments: Arguments) -> dict[str, Any]:
     Raises:
         RequestError: The file is missing or spoilt, or it is not the one that this trial was planned with.
     """
-    path = os.path.join(arguments.run_dir, "cells", arguments.cell, "cell.json")
+    path = os.path.join(arguments.cell_dir, "cell.json")
     try:
         cell = read_json(path)
     except OSError as error:
@@ -176,7 +181,7 @@ def workload_folder(workload: str) -> str:
 
 def trial_stem(arguments: Arguments, cell: Mapping[str, Any]) -> str:
     """Returns the absolute path of the trial's files without their extension."""
-    folder = os.path.join(arguments.run_dir, "cells", arguments.cell, workload_folder(cell["workload"]))
+    folder = os.path.join(arguments.cell_dir, workload_folder(cell["workload"]))
     return os.path.join(folder, f"trial_d0_m0_t{arguments.trial}")
 
 

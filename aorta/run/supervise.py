@@ -1,7 +1,8 @@
 """Runs one trial of a compiled plan and writes its record.
 
     python -I -S aorta/run/supervise.py --run-dir D --cell NAME --trial N --fingerprint F
-                                        [--order K --of TOTAL] [--attempt A] [--devices N] [--no-device-lock]
+                                        [--cell-dir C] [--order K --of TOTAL]
+                                        [--attempt A] [--devices N] [--no-device-lock]
 
 Ends with 0 when the record was written, whatever the verdict; with 2 when the command or the cell's request is
 wrong; with 1 when the record cannot be written; with 128 + n when signal n ended it. There is no record then.

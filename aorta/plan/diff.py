@@ -1,0 +1,230 @@
+"""What differs between two runs: what was put in, what they ran on, and how often their cells failed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aorta._jsonio import read_json
+from aorta.plan.model import Plan
+from aorta.plan.paths import RunLayout
+from aorta.plan.rundir import read_plan, read_request
+
+Change = dict[str, Any]
+"""``key`` (a dotted path), ``a`` and ``b``; a side that does not have the key lacks the entry."""
+
+_SETTINGS = ("steps", "trials", "mitigations", "isolation", "launch", "collect", "trial_timeout_sec")
+_RATES = ("trials_present", "failure_rate", "event_rate", "event_rate_ci95", "error_rate", "mean_step_time_ms")
+_VOLATILE = frozenset({"captured_at", "duration_sec"})
+"""Fields of a snapshot that differ each time."""
+
+_WIDEST = 60
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What a run directory says of itself.
+
+    Attributes:
+        run_dir: The directory.
+        plan: Its plan.
+        requests: Cell name to its frozen request.
+        rows: Cell name to its row in the matrix; empty while there is no matrix.
+        snapshots: Place of each snapshot (``host_env.json``, ``environments/<name>/env.json``) to its content, for
+            those that can be read.
+    """
+
+    run_dir: Path
+    plan: Plan
+    requests: Mapping[str, Mapping[str, Any]]
+    rows: Mapping[str, Mapping[str, Any]]
+    snapshots: Mapping[str, Mapping[str, Any]]
+
+
+def read_run(run_dir: Path) -> Run:
+    """Reads a run directory, finished or not.
+
+    Raises:
+        PlanFileError: It is no run directory, or its plan is damaged.
+    """
+    plan = read_plan(run_dir)
+    layout = RunLayout(run_dir, plan.workload)
+    matrix = _read_or_none(layout.matrix_json) or {}
+    places = [layout.host_env, *(layout.environment(name) for name in plan.environments)]
+    snapshots = {str(path.relative_to(run_dir)): _read_or_none(path) for path in places}
+    return Run(
+        run_dir=run_dir,
+        plan=plan,
+        requests={cell.name: read_request(layout.cell(cell.name)) for cell in plan.cells},
+        rows={row["name"]: row for row in matrix.get("cells", [])},
+        snapshots={place: content for place, content in snapshots.items() if content is not None},
+    )
+
+
+def _read_or_none(path: Path) -> dict[str, Any] | None:
+    try:
+        value = read_json(path)
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def diff_runs(a: Run, b: Run) -> dict[str, Any]:
+    """Compares two runs.
+
+    Returns:
+        ``a`` and ``b`` (which runs these are); ``run``, the changes of workload, version, baseline, threshold and
+        order; ``cells_only_in_a`` and ``cells_only_in_b``; ``cells``, for each common cell that changed its
+        ``variables``, ``environment``, ``workload_config`` and ``settings``; ``snapshots``, the changes of each common
+        snapshot, and ``snapshots_only_in_a`` and ``_b``; ``rates``, for each common cell both sides' figures and
+        whether they ``differ``; ``inputs_differ``, whether anything but the rates does.
+    """
+    common = [name for name in a.requests if name in b.requests]
+    cells = {name: _cell_changes(a.requests[name], b.requests[name]) for name in common}
+    shared = [place for place in a.snapshots if place in b.snapshots]
+    snapshots = {
+        place: list(_changes(_steady(a.snapshots[place]), _steady(b.snapshots[place]), "")) for place in shared
+    }
+    found: dict[str, Any] = {
+        "run": list(_changes(_run_facts(a), _run_facts(b), "")),
+        "cells_only_in_a": [name for name in a.requests if name not in b.requests],
+        "cells_only_in_b": [name for name in b.requests if name not in a.requests],
+        "cells": {name: parts for name, parts in cells.items() if parts},
+        "snapshots": {place: changes for place, changes in snapshots.items() if changes},
+        "snapshots_only_in_a": [place for place in a.snapshots if place not in b.snapshots],
+        "snapshots_only_in_b": [place for place in b.snapshots if place not in a.snapshots],
+    }
+    rates = {name: _rates(a.rows[name], b.rows[name]) for name in common if name in a.rows and name in b.rows}
+    return {
+        "a": _identity(a),
+        "b": _identity(b),
+        "inputs_differ": any(found.values()),
+        **found,
+        "rates": rates,
+    }
+
+
+def _identity(run: Run) -> dict[str, Any]:
+    plan = run.plan
+    return {
+        "run_dir": str(run.run_dir),
+        "created_at": plan.created_at,
+        "ticket": plan.ticket,
+        "recipe_source": plan.recipe_source,
+        "plan_key": plan.key,
+    }
+
+
+def _run_facts(run: Run) -> dict[str, Any]:
+    plan = run.plan
+    return {
+        "workload": plan.workload,
+        "aorta_version": plan.aorta_version,
+        "order_seed": plan.order_seed,
+        "confound": dict(plan.confound),
+    }
+
+
+def _cell_changes(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, list[Change]]:
+    """Returns the parts of a cell that changed; the variables with the layer that each value came from."""
+    # What an environment sets is among the variables; which file it was registered in changes nothing.
+    aside = {"env", "source_package"}
+    parts = {
+        "variables": list(_changes(a.get("env", {}), b.get("env", {}), "", deep=False)),
+        "environment": list(_changes(_without(a["environment"], aside), _without(b["environment"], aside), "")),
+        "workload_config": list(_changes(a["workload_config"], b["workload_config"], "")),
+        "settings": list(_changes(_only(a, _SETTINGS), _only(b, _SETTINGS), "")),
+    }
+    return {name: changes for name, changes in parts.items() if changes}
+
+
+def _changes(a: Mapping[str, Any], b: Mapping[str, Any], prefix: str, *, deep: bool = True) -> Iterator[Change]:
+    for key in dict.fromkeys([*a, *b]):
+        path = f"{prefix}{key}"
+        if deep and isinstance(a.get(key), Mapping) and isinstance(b.get(key), Mapping):
+            yield from _changes(a[key], b[key], f"{path}.")
+        elif key not in a or key not in b or a[key] != b[key]:
+            yield {"key": path} | ({"a": a[key]} if key in a else {}) | ({"b": b[key]} if key in b else {})
+
+
+def _without(value: Mapping[str, Any], names: frozenset[str] | set[str]) -> dict[str, Any]:
+    return {name: item for name, item in value.items() if name not in names}
+
+
+def _only(value: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: value[name] for name in names if name in value}
+
+
+def _steady(snapshot: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a snapshot without what differs each time."""
+    steady = _without(snapshot, _VOLATILE)
+    python = steady.get("python")
+    if isinstance(python, Mapping) and isinstance(python.get("path"), list):
+        # The first entry is the folder in which the command was started.
+        steady["python"] = {**python, "path": python["path"][1:]}
+    return steady
+
+
+def _rates(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
+    counts = ("failure_rate", "event_rate", "error_rate")
+    sides = {"a": _only(a, _RATES), "b": _only(b, _RATES)}
+    return {"differ": any(a.get(name) != b.get(name) for name in counts), **sides}
+
+
+def render(found: Mapping[str, Any]) -> list[str]:
+    """Returns the comparison as lines for a person."""
+    lines = [f"{side}: {found[side]['run_dir']} (planned {found[side]['created_at']})" for side in ("a", "b")]
+    lines += _block("run", found["run"])
+    for side in ("a", "b"):
+        for what in ("cells", "snapshots"):
+            names = found[f"{what}_only_in_{side}"]
+            lines += [f"{what} only in {side}: {', '.join(names)}"] if names else []
+    for name, parts in found["cells"].items():
+        for part, changes in parts.items():
+            lines += _block(f"cell {name}, {part}", changes)
+    for place, changes in found["snapshots"].items():
+        lines += _block(place, changes)
+    if not found["inputs_differ"]:
+        lines.append("same variables, environments, settings and snapshots")
+    moved = {name: entry for name, entry in found["rates"].items() if entry["differ"]}
+    for name, entry in moved.items():
+        lines.append(f"rates of cell {name}: {_rate_text(entry['a'])} -> {_rate_text(entry['b'])}")
+    if found["rates"] and not moved:
+        lines.append("same rates in every common cell")
+    return lines
+
+
+def _block(title: str, changes: list[Change]) -> list[str]:
+    return (
+        [f"{title}:", *(f"  {change['key']}: {_side(change, 'a')} -> {_side(change, 'b')}" for change in changes)]
+        if (changes)
+        else []
+    )
+
+
+def _side(change: Change, side: str) -> str:
+    if side not in change:
+        return "(absent)"
+    value = change[side]
+    if isinstance(value, Mapping) and set(value) == {"value", "layer"}:
+        return f"{_short(value['value'])} ({value['layer']})"
+    return _short(value)
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 3]}..."
+
+
+def _rate_text(figures: Mapping[str, Any]) -> str:
+    interval = figures.get("event_rate_ci95")
+    within = f" (95% {interval[0]:.0%} to {interval[1]:.0%})" if interval else ""
+    parts = [f"fails {_percent(figures.get('event_rate'))}{within}", f"errors {_percent(figures.get('error_rate'))}"]
+    return f"{', '.join(parts)} of {figures.get('trials_present')}"
+
+
+def _percent(value: Any) -> str:
+    return "-" if value is None else f"{value:.0%}"

@@ -1,0 +1,99 @@
+"""What ``aorta run`` does with its flags: checks them, runs the trials, sums up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from aorta.dag.errors import bad_input_exits, refuse, say
+from aorta.dag.sweep import warning_lines
+from aorta.plan.rundir import new_name
+from aorta.recipe.errors import RecipeError, RecipeSchemaError
+from aorta.recipe.flags import MATRIX_NAMES, SOURCE, read_config, read_variables, split_items
+from aorta.run.trials import RunError, RunRequest, TrialResult, plan_request, run_plan
+
+ALL_PASSED, NOT_ALL_PASSED = 0, 1
+
+_NAMES: Mapping[str, str] = {
+    **MATRIX_NAMES,
+    "mitigations": "--mitigations",
+    "environment": "--environment",
+    "collect": "--collect",
+}
+
+
+def run_from_flags(given: Mapping[str, Any], working_directory: Path) -> int:
+    """Runs what the flags ask for; bad input ends the process with exit code 2 before anything is written.
+
+    Args:
+        given: The command's parameters by name.
+        working_directory: Where ``run_results`` is made unless an output folder was given.
+
+    Returns:
+        The exit code: 0 if every trial passed, else 1.
+    """
+    now = datetime.now().astimezone()
+    output = Path(given["output"]) if given["output"] else new_name(working_directory / "run_results", now)
+    with bad_input_exits():
+        request = _request(given, output)
+        plan = plan_request(request, now=now, names=_NAMES)
+    for line in warning_lines(plan):
+        say(line)
+    try:
+        results = run_plan(plan, output)
+    except RunError as error:
+        if not error.results and not (output / "cell.json").exists():
+            refuse(str(error))
+        say(str(error))
+        results = error.results
+    except OSError as error:
+        refuse(f"output: cannot use {error.filename}: {error.strerror or error}")
+    print("\n".join(summary(results, request.trials, output / results[0].path.parent.name if results else output)))
+    return ALL_PASSED if len(results) == request.trials and all(result.passed for result in results) else NOT_ALL_PASSED
+
+
+def summary(results: Sequence[TrialResult], trials: int, folder: Path) -> list[str]:
+    """Returns a line a trial, and how many passed.
+
+    Args:
+        results: The trials that ended.
+        trials: How many were asked for.
+        folder: Where their files lie.
+    """
+    lines = [_line(result) for result in results]
+    passed = sum(result.passed for result in results)
+    missing = f", {trials - len(results)} missing" if len(results) < trials else ""
+    return [*lines, f"{passed} of {trials} trials passed{missing}: {folder}"]
+
+
+def _line(result: TrialResult) -> str:
+    times = result.result.step_times_ms if result.result is not None else []
+    mean = f", mean step {sum(times) / len(times):.4g} ms" if times else ""
+    return f"trial {result.trial}: {result.verdict} ({result.exit_status}{mean})"
+
+
+def _request(given: Mapping[str, Any], output: Path) -> RunRequest:
+    faults: list[RecipeError] = []
+    variables = read_variables("--extra-env", given["extra_env"], faults)
+    config = read_config("--workload-config", given["workload_config"], faults)
+    mitigations = split_items("--mitigations", given["mitigations"], faults)
+    collect = split_items("--collect", given["collect"], faults) if given["collect"] else []
+    if faults:
+        raise RecipeSchemaError(faults, SOURCE)
+    optional = {"trial_isolation": given["trial_isolation"], "trial_timeout_sec": given["trial_timeout"]}
+    return RunRequest(
+        workload=given["workload"],
+        trials=given["trials"],
+        steps=given["steps"],
+        output_dir=output,
+        environment=given["environment"],
+        mitigations=mitigations,
+        extra_env=variables,
+        config_overrides=config,
+        collect={name: {} for name in collect},
+        save_logs=given["save_logs"],
+        sidecars=given["mitigations_files"],
+        **{name: value for name, value in optional.items() if value is not None},
+    )

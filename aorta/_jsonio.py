@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import stat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,6 +51,20 @@ def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
+def both_ends(path: str | os.PathLike[str], size: int) -> tuple[bytes, bytes]:
+    """Returns the first ``size`` and the last two bytes of a regular file; nothing if it cannot be read."""
+    try:
+        # Opening a named pipe would wait for ever.
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            return b"", b""
+        with open(path, "rb") as file:
+            head = file.read(size)
+            file.seek(max(0, os.fstat(file.fileno()).st_size - 2))
+            return head, file.read()
+    except OSError:
+        return b"", b""
+
+
 def write_json_atomic(path: str | os.PathLike[str], value: Any) -> None:
     """Writes ``value`` as indented JSON so that a reader sees the whole file or none.
 
@@ -78,9 +93,11 @@ def write_text_atomic(path: str | os.PathLike[str], text: str) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, target)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
+        if isinstance(error, OSError):
+            error.filename = target  # a full disk's error names no file, and nobody knows the temporary one
         raise
     _sync_folder(folder)
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import os
-import stat
+
+from aorta._jsonio import both_ends
 
 _HEAD = 4096
 """Far more than what stands before the fingerprint in a record."""
@@ -19,17 +20,3 @@ def is_current(path: str | os.PathLike[str], fingerprint: str) -> bool:
     """Whether ``path`` ends like a whole record and begins with this fingerprint; False if it cannot be read."""
     head, tail = both_ends(path, _HEAD)
     return tail == b"}\n" and f'"fingerprint": {json.dumps(fingerprint)}'.encode() in head
-
-
-def both_ends(path: str | os.PathLike[str], size: int) -> tuple[bytes, bytes]:
-    """Returns the first ``size`` and the last two bytes of a regular file; nothing if it cannot be read."""
-    try:
-        # Opening a named pipe would wait for ever.
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            return b"", b""
-        with open(path, "rb") as file:
-            head = file.read(size)
-            file.seek(max(0, os.fstat(file.fileno()).st_size - 2))
-            return head, file.read()
-    except OSError:
-        return b"", b""

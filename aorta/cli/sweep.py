@@ -171,6 +171,44 @@ def diff(run_a: Path, run_b: Path, as_json: bool) -> None:
     raise SystemExit(1 if found["inputs_differ"] else 0)
 
 
+@sweep.command()
+@click.argument("run_dir", type=click.Path(path_type=Path), metavar="RUN_DIR")
+def report(run_dir: Path) -> None:
+    """Rebuild the reports of a run from what is on disk, at any moment.
+
+    Writes matrix.json, matrix.md, matrix.html and perf.md and prints the matrix; a sweep that runs meanwhile is not
+    disturbed. Exit code 0: the matrix is complete. 1: trials are missing. 2: RUN_DIR cannot be used.
+
+    \b
+    Example:
+      aorta sweep report triage_results/EXAMPLE-001/training/2026-04-28T14-12-03
+    """
+    from aorta.dag.report import rebuild_reports
+
+    raise SystemExit(rebuild_reports(run_dir))
+
+
+@sweep.command()
+@click.argument("run_dir", type=click.Path(path_type=Path), metavar="RUN_DIR")
+@options.as_json
+def status(run_dir: Path, as_json: bool) -> None:
+    """Show which trials of a run are done, running (where, since when), failed or missing, and the time left.
+
+    Reads only, at any moment and from any host that sees RUN_DIR. Exit code 0, whatever the state; 2 if RUN_DIR
+    cannot be used.
+
+    \b
+    Example:
+      aorta sweep status triage_results/EXAMPLE-001/training/2026-04-28T14-12-03
+    """
+    from aorta.dag.errors import bad_input_exits
+    from aorta.dag.status import status_lines, sweep_status
+
+    with bad_input_exits():
+        found = sweep_status(run_dir)
+    click.echo(json.dumps(found, indent=1, ensure_ascii=False) if as_json else "\n".join(status_lines(found)))
+
+
 sweep.add_command(list_mitigations, "list-mitigations")
 sweep.add_command(list_environments, "list-environments")
 sweep.add_command(list_workloads, "list-workloads")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -14,11 +16,12 @@ from typing import Any
 from aorta._jsonio import read_json, write_text_atomic
 from aorta._resources import resource_path
 from aorta.dag.errors import bad_input_exits, say
+from aorta.dag.leftovers import clear_leftovers
 from aorta.dag.lock import lock_plan
 from aorta.dag.planning import plan_recipe
 from aorta.dag.settings import Settings, read_settings
 from aorta.dag.sweep import check_size, warning_lines
-from aorta.plan.model import Plan
+from aorta.plan.model import Plan, PlanFileError
 from aorta.plan.overlay import overlay_values
 from aorta.plan.paths import RunLayout
 from aorta.plan.rundir import RunChoice, choose_run, materialise, runs_folder
@@ -26,6 +29,8 @@ from aorta.recipe.flags import SOURCE, MatrixFlags
 from aorta.text import columns
 
 COMPLETE, INCOMPLETE, BAD_INPUT = 0, 1, 2
+
+_PR_SET_PDEATHSIG = 1
 
 
 def run_sweep(
@@ -55,13 +60,19 @@ def run_sweep(
     # The directory is chosen already; the workflow must not look again.
     config = {name: value for name, value in config.items() if name != "fresh"} | {"run_dir": str(choice.run_dir)}
     code = _run_interruptible(_snakemake_command(config, jobs, verbose), working_directory)
+    for notice in clear_leftovers(choice.run_dir):
+        say(notice)
     if code == BAD_INPUT:
         return BAD_INPUT
     if code != COMPLETE:
         # Snakemake may have been killed before it could write what there is.
         from aorta.matrix import write_matrix
 
-        write_matrix(choice.run_dir)
+        try:
+            write_matrix(choice.run_dir)
+        except PlanFileError:
+            say("the run was ended before it began; run the same command again")
+            return INCOMPLETE
     layout = RunLayout(choice.run_dir, choice.plan.workload)
     matrix = read_json(layout.matrix_json)
     print("\n".join(summary(matrix)), flush=True)
@@ -138,7 +149,7 @@ def _choose(config: Mapping[str, Any], flags: MatrixFlags | None) -> RunChoice:
         return choose_run(
             plan, settings.output, run_dir=settings.run_dir, fresh=settings.fresh, refresh=settings.refresh, now=now
         )
-    lock = lock_plan(plan, runs_folder(plan, settings.output))
+    lock = lock_plan(plan, runs_folder(plan, settings.output), notify=say)
     try:
         choice = choose_run(
             plan, settings.output, fresh=settings.fresh, refresh=settings.refresh, reuse_finished=False, now=now
@@ -204,9 +215,19 @@ def _snakemake_command(config: Mapping[str, Any], jobs: int | None, verbose: boo
 def _run_interruptible(command: list[str], working_directory: Path) -> int:
     """Runs Snakemake and waits for it through signals, so that what it leaves is always summed up.
 
-    Ctrl-C reaches the whole foreground group, Snakemake included; a SIGTERM to this process alone is passed on.
+    Ctrl-C reaches the whole foreground group, Snakemake included; a SIGTERM to this process alone is passed on. A
+    SIGKILL takes Snakemake along, which would hold the run directory otherwise; its trials run on, and the next start
+    waits for them.
     """
-    process = subprocess.Popen(command, cwd=working_directory)
+    libc = ctypes.CDLL(None)
+    parent = os.getpid()
+
+    def die_with_parent() -> None:
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(INCOMPLETE)
+
+    process = subprocess.Popen(command, cwd=working_directory, preexec_fn=die_with_parent)
     previous = {
         signal.SIGINT: signal.signal(signal.SIGINT, lambda number, frame: say("stopping; finished trials are kept")),
         signal.SIGTERM: signal.signal(signal.SIGTERM, lambda number, frame: process.send_signal(number)),

@@ -19,6 +19,7 @@ from typing import Any
 from aorta._jsonio import json_digest, read_json, write_json_atomic
 from aorta._trialfile import is_current
 from aorta.dag.errors import bad_input_exits, say
+from aorta.dag.leftovers import clear_leftovers
 from aorta.dag.lock import RunLock, lock_plan
 from aorta.dag.quiet import show_errors
 from aorta.dag.scheduling import disarm_timers, keep_order, limit_devices
@@ -158,6 +159,8 @@ class Sweep:
             self._claim()
             self._pointer.parent.mkdir(parents=True, exist_ok=True)
             write_json_atomic(self._pointer, {"run_dir": str(run_dir)})
+            for notice in clear_leftovers(run_dir):
+                say(notice)
         parallel = workflow.cores if workflow.local_exec else workflow.nodes
         window = 2 * max(int(parallel or 1), self.devices) + 8
         for notice in [*disarm_timers(workflow), *keep_order(workflow, window)]:
@@ -211,9 +214,9 @@ class Sweep:
         run_dir = self.layout.run_dir
         own_name = self._settings is not None and self._settings.run_dir is None and self._choice.state == "new"
         if own_name:
-            self._locks.append(lock_plan(self.plan, run_dir.parent))
+            self._locks.append(lock_plan(self.plan, run_dir.parent, notify=say))
             materialise(self._choice, exclusive=True)
-        self._locks.append(RunLock(run_dir / ".aorta" / "lock", str(run_dir)))
+        self._locks.append(RunLock(run_dir / ".aorta" / "lock", str(run_dir), notify=say))
         if not own_name:
             materialise(self._choice, exclusive=False)
         from aorta.dag.sidecars import keep_inline_environments, keep_sidecars

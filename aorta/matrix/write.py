@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,9 @@ def build_matrix(run_dir: Path | str) -> Matrix:
 def write_matrix(run_dir: Path | str, *, set_aside: bool = False) -> Matrix:
     """Builds the matrix and writes ``matrix.json``, ``matrix.md``, ``matrix.html`` and ``perf.md``.
 
-    Each file appears whole or not at all.
+    Each file appears whole or not at all. An incomplete ``matrix.json`` is dated before everything that it was made
+    from: a trial that is recorded while the matrix is written, by this sweep or by an orphan of an earlier one, is then
+    newer whatever the clocks do, and the next start makes the matrix again.
 
     Args:
         run_dir: The run directory.
@@ -48,10 +52,24 @@ def write_matrix(run_dir: Path | str, *, set_aside: bool = False) -> Matrix:
     _write(layout.perf_md, render_perf(matrix))
     # Last, because its presence says that the matrix is there.
     _write(layout.matrix_json, matrix_json(matrix))
+    if not matrix["complete"]:
+        _backdate(layout, matrix)
     if set_aside:
         for path in run.rejected:
             path.replace(path.with_name(f"{path.name}.invalid"))
     return matrix
+
+
+def _backdate(layout: RunLayout, matrix: Matrix) -> None:
+    sources = [layout.plan, layout.recipe, layout.host_env, *map(layout.environment, matrix["environments"])]
+    sources += [layout.run_dir / path for cell in matrix["cells"] for path in cell["trial_paths"]]
+    dates = []
+    for path in sources:
+        with contextlib.suppress(OSError):
+            dates.append(path.stat().st_mtime_ns)
+    before = min(dates) - 1_000_000_000
+    with contextlib.suppress(OSError):
+        os.utime(layout.matrix_json, ns=(before, before))
 
 
 def _matrix(run: LoadedRun) -> Matrix:

@@ -8,10 +8,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from aorta._jsonio import read_json, write_json_atomic
+from aorta._jsonio import both_ends, read_json, write_json_atomic
 from aorta._trialfile import is_current
 from aorta.plan.model import Plan, PlanFileError
 from aorta.plan.paths import RunLayout, safe_name, ticket_folder
+
+_MATRIX_HEAD = 65536
+"""Far more than what stands before ``complete`` in a matrix."""
 
 
 class RunDirError(Exception):
@@ -67,13 +70,23 @@ def read_request(path: Path) -> dict[str, Any]:
 
 
 def is_finished(run_dir: Path, plan: Plan) -> bool:
-    """Whether every trial of ``plan`` has a whole, current record in ``run_dir``, and a matrix was written."""
+    """Whether every trial of ``plan`` has a whole, current record in ``run_dir``, and the whole matrix was written."""
     layout = RunLayout(run_dir, plan.workload)
-    return layout.matrix_json.is_file() and all(
+    return _has_whole_matrix(layout, plan) and all(
         is_current(layout.trial(cell.name, trial), cell.fingerprint)
         for cell in plan.cells
         for trial in range(cell.trials)
     )
+
+
+def _has_whole_matrix(layout: RunLayout, plan: Plan) -> bool:
+    """Looks at both ends of ``matrix.json``, no more: one of many trials has megabytes.
+
+    A matrix that was written while trials were missing does not end a run, although they may be there by now: an
+    orphan of a killed sweep may have recorded them.
+    """
+    head, tail = both_ends(layout.matrix_json, _MATRIX_HEAD)
+    return tail == b"}\n" and f'"plan_key": "{plan.key}"'.encode() in head and b'"complete": true' in head
 
 
 def runs_folder(plan: Plan, output: Path) -> Path:

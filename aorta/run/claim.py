@@ -192,10 +192,9 @@ class Claim:
         if not _link_new(path, text.encode("ascii")):
             return False
         self._path = path
-        known = {claim.path: claim.moved[0] for claim in dead}
-        if any(
-            claim.path != path and known.get(claim.path) != claim.moved[0] for claim in find(self._folder, self._trial)
-        ):
+        known = {claim.path: (claim.moved, claim.owner) for claim in dead}
+        now = find(self._folder, self._trial)
+        if any(claim.path != path and known.get(claim.path) != (claim.moved, claim.owner) for claim in now):
             # Somebody started the count anew between our look and our link.
             _remove(path)
             self._path = ""

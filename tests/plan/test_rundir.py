@@ -40,7 +40,17 @@ def finish(plan: Plan, run_dir: Path) -> None:
         layout.trial_folder(cell.name).mkdir(parents=True, exist_ok=True)
         for trial in range(cell.trials):
             write_json_atomic(layout.trial(cell.name, trial), {"fingerprint": cell.fingerprint})
-    layout.matrix_json.write_text("{}")
+    write_json_atomic(layout.matrix_json, {"plan_key": plan.key, "complete": True})
+
+
+def test_a_matrix_of_other_trials_does_not_end_a_run(compiled: Compile, tmp_path: Path) -> None:
+    """All trials are there, but the matrix was written before the last of them, or is half of one, or another plan's."""
+    plan = compiled()
+    run_dir = make_run(plan, tmp_path, finished=True)
+    matrix = RunLayout(run_dir, plan.workload).matrix_json
+    for text in ('{"plan_key": "%s", "complete": false}\n', '{"plan_key": "%s", "complete": true, ', "{}\n", ""):
+        matrix.write_text(text.replace("%s", plan.key))
+        assert choose(plan, tmp_path).state == "continued", text
 
 
 def changed_registry() -> Any:

@@ -6,7 +6,9 @@ rule trial:
         # Taken before, but no reason to run a trial again.
         lambda wildcards: [ancient(path) for path in SWEEP.snapshots_before(wildcards.cell)],
     output:
-        str(RUN.trial("{cell}", "{trial}")),
+        # `update`: an orphan of an earlier start may record the trial after the DAG was built, and a record that is
+        # there is never deleted. The supervisor replaces it only if it is not this trial's.
+        update(str(RUN.trial("{cell}", "{trial}"))),
     priority: lambda wildcards: -SWEEP.position(wildcards.cell, wildcards.trial)
     resources:
         device=1,

@@ -20,7 +20,12 @@ from aorta.instrumentation._view import (
 
 @click.group("env")
 def env() -> None:
-    """Describe the environment that trials run in."""
+    """Describe the environment that trials run in.
+
+    \b
+    Example:
+      aorta env probe --summary
+    """
 
 
 @env.command("probe")

@@ -135,9 +135,12 @@ def run(context: click.Context, /, **given: Any) -> None:
     elif not options.given(context, ("mode", *_RECIPE_FLAGS)):
         raise click.UsageError("give --recipe FILE, or --mode matrix with --workload, --trials and --steps")
     config: dict[str, object] = {"output": given["output"]}
-    optional = ("recipe", "run_dir", "devices", "trial_timeout", "collect")
+    optional = ("recipe", "run_dir", "devices", "trial_timeout")
     config.update({name: given[name] for name in optional if given[name] is not None})
     config.update({name: True for name in ("fresh", "refresh", "strict") if given[name]})
+    if given["collect"] is not None:
+        # As a list, since Snakemake reads an empty string as nothing at all.
+        config["collect"] = [name.strip() for name in given["collect"].split(",") if name.strip()]
     if given["mitigations_files"]:
         config["mitigations_file"] = list(given["mitigations_files"])
     flags = None if given["recipe"] is not None else MatrixFlags(**{name: given[name] for name in _RECIPE_FLAGS})

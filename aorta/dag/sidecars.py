@@ -93,8 +93,8 @@ def _as_sidecar(descriptor: Mapping[str, Any]) -> dict[str, Any]:
 
 def _write_if_changed(path: Path, content: str) -> None:
     try:
-        if path.read_text("utf-8") == content:
+        if path.read_bytes() == content.encode("utf-8"):
             return
-    except (OSError, UnicodeDecodeError):
+    except OSError:
         pass
     write_text_atomic(path, content)

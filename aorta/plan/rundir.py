@@ -164,6 +164,9 @@ def materialise(choice: RunChoice, *, exclusive: bool) -> None:
             path = layout.cell(cell.name)
             path.parent.mkdir(parents=True, exist_ok=True)
             _write_if_changed(path, cell.request)
+        if cell.isolated:
+            # Where a trial leaves a snapshot from inside; a container runtime would make the folder as root.
+            layout.environment(cell.environment).parent.mkdir(parents=True, exist_ok=True)
     _write_if_changed(layout.plan, plan.to_json())
 
 

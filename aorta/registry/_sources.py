@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any, Literal, NoReturn
 
 from aorta.registry.errors import RegistryError
 from aorta.registry.files import UnreadableFileError, read_limited
+from aorta.registry.inline import INLINE_PREFIX, inline_environment
 from aorta.registry.names import short
 from aorta.registry.shape import Fault, Place, find_faults
 
@@ -74,7 +75,8 @@ def _load(kind: Kind, point: Any) -> Entry:
     # A plugin's module may raise anything, SystemExit included.
     except (Exception, SystemExit) as error:
         return entry(None, f"{source} cannot be loaded: {type(error).__name__}: {short(str(error))[1:-1]}")
-    faults = find_faults("sidecar", {"version": 1, f"{kind}s": {point.name: content}})
+    wrapped = {"version": 1, f"{kind}s": {point.name: content}}
+    faults = find_faults("sidecar", wrapped) or list(_wrong_inline_names(wrapped))
     if faults:
         return entry(None, f"{source} is not valid: {'; '.join(fault.message for fault in faults)}")
     return entry(content, None)
@@ -92,7 +94,7 @@ def sidecar_entries(path: Path) -> list[Entry]:
     try:
         data = _parse(read_limited(path))
         repeated = list(_repeated_keys(data, ()))
-        faults = repeated or find_faults("sidecar", data)
+        faults = repeated or find_faults("sidecar", data) or list(_wrong_inline_names(data))
     except (UnreadableFileError, _NotJsonError) as error:
         raise RegistryError(f"sidecar {path}: {error}") from None
     if faults:
@@ -109,6 +111,22 @@ def sidecar_entries(path: Path) -> list[Entry]:
         for kind in _GROUPS
         for name, content in data.get(f"{kind}s", {}).items()
     ]
+
+
+def _wrong_inline_names(data: Mapping[str, Any]) -> Iterator[Fault]:
+    """Finds automatic names that are not those of their content.
+
+    A run writes the environments that its recipe named by image into a sidecar, which so can be loaded again.
+    """
+    for name, content in data.get("environments", {}).items():
+        if not name.startswith(INLINE_PREFIX):
+            continue
+        own = inline_environment(content.get("docker") or "", content.get("env")).name
+        if name != own or set(content) - {"docker", "env", "source_package"}:
+            yield Fault(
+                place=("environments", name),
+                message=f"is an automatic name, and not that of this environment ({own}); choose a name of your own",
+            )
 
 
 class _NotJsonError(Exception):

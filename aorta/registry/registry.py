@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -10,14 +9,20 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
 
-from aorta._jsonio import canonical_json
 from aorta.registry._sources import Entry, entry_point_entries, sidecar_entries
 from aorta.registry.errors import RegistryError, UnknownNameError
+from aorta.registry.inline import INLINE_PREFIX, inline_environment
 from aorta.registry.model import Environment, Mitigation
 from aorta.registry.names import did_you_mean, short
 
-INLINE_PREFIX = "_inline_"
-"""How the names of inline environments begin; no registered name may."""
+__all__ = [
+    "INLINE_PREFIX",
+    "Registry",
+    "get_environment",
+    "get_mitigation",
+    "inline_environment",
+    "load_registry",
+]
 
 _Item = TypeVar("_Item", Mitigation, Environment)
 
@@ -162,20 +167,3 @@ def get_environment(name: str, registry: Registry | None = None) -> Environment:
         RegistryError: The installed plugins contradict each other.
     """
     return (registry if registry is not None else _installed()).environment(name)
-
-
-def inline_environment(image: str, env: Mapping[str, str] | None = None) -> Environment:
-    """Makes an environment of an image that a recipe names in place.
-
-    Args:
-        image: Image reference.
-        env: Baseline variables; they are part of the identity unless empty.
-
-    Returns:
-        An environment named ``_inline_`` and 8 hexadecimal digits: the BLAKE2b digest of the image reference,
-        followed by a NUL and the canonical JSON of ``env`` where that is not empty.
-    """
-    variables = dict(env or {})
-    identity = image + ("\0" + canonical_json(variables) if variables else "")
-    digest = hashlib.blake2b(identity.encode("utf-8"), digest_size=4).hexdigest()
-    return Environment(name=INLINE_PREFIX + digest, docker=image, env=variables, source_package="recipe")

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from aorta.dag.errors import bad_input_exits, refuse, say
+from aorta.dag.lock import LockedError
 from aorta.dag.sweep import warning_lines
+from aorta.plan.paths import safe_name
 from aorta.plan.rundir import new_name
 from aorta.recipe.errors import RecipeError, RecipeSchemaError
 from aorta.recipe.flags import MATRIX_NAMES, SOURCE, read_config, read_variables, split_items
@@ -44,34 +46,31 @@ def run_from_flags(given: Mapping[str, Any], working_directory: Path) -> int:
     try:
         results = run_plan(plan, output)
     except RunError as error:
-        if not error.results and not (output / "cell.json").exists():
-            refuse(str(error))
         say(str(error))
         results = error.results
+    except LockedError as error:
+        refuse(f"output: {error}")
     except OSError as error:
         refuse(f"output: cannot use {error.filename}: {error.strerror or error}")
-    print("\n".join(summary(results, request.trials, output / results[0].path.parent.name if results else output)))
+    print(summary(results, request.trials, output / safe_name(plan.workload)), flush=True)
     return ALL_PASSED if len(results) == request.trials and all(result.passed for result in results) else NOT_ALL_PASSED
 
 
-def summary(results: Sequence[TrialResult], trials: int, folder: Path) -> list[str]:
-    """Returns a line a trial, and how many passed.
+def summary(results: Sequence[TrialResult], trials: int, folder: Path) -> str:
+    """Returns the closing line: how many trials passed, how the others ended, the mean step time, where the files lie.
 
     Args:
         results: The trials that ended.
         trials: How many were asked for.
         folder: Where their files lie.
     """
-    lines = [_line(result) for result in results]
-    passed = sum(result.passed for result in results)
-    missing = f", {trials - len(results)} missing" if len(results) < trials else ""
-    return [*lines, f"{passed} of {trials} trials passed{missing}: {folder}"]
-
-
-def _line(result: TrialResult) -> str:
-    times = result.result.step_times_ms if result.result is not None else []
-    mean = f", mean step {sum(times) / len(times):.4g} ms" if times else ""
-    return f"trial {result.trial}: {result.verdict} ({result.exit_status}{mean})"
+    verdicts = [result.verdict for result in results] + ["missing"] * (trials - len(results))
+    counts = {"failed": "fail", "errored": "error", "missing": "missing"}
+    others = [f"{verdicts.count(verdict)} {word}" for word, verdict in counts.items() if verdict in verdicts]
+    times = [time for result in results if result.result is not None for time in result.result.step_times_ms]
+    passed = f"{verdicts.count('pass')} of {trials} trials passed"
+    mean = [f"mean step {sum(times) / len(times):.4g} ms"] if times else []
+    return f"{', '.join([passed, *others, *mean])}: {folder}"
 
 
 def _request(given: Mapping[str, Any], output: Path) -> RunRequest:

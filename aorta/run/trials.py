@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -12,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from aorta._jsonio import read_json, write_json_atomic
+from aorta.dag.lock import RunLock
 from aorta.dag.planning import plan_recipe
 from aorta.dag.settings import Settings
 from aorta.plan.model import Plan
-from aorta.plan.paths import safe_name
+from aorta.plan.paths import RunLayout, safe_name
 from aorta.recipe.flags import SOURCE, environment_value, load_data
 from aorta.registry import Registry
 from aorta.workloads.base import WorkloadResult
@@ -30,7 +32,7 @@ _NAMES: Mapping[str, str] = {"workload_config": "config_overrides"}
 
 
 class RunError(Exception):
-    """Trials that cannot be started, or that left no record.
+    """A trial that left no record, because its supervisor died.
 
     Attributes:
         results: The trials that had ended before.
@@ -201,8 +203,9 @@ def run_trials(request: RunRequest, *, on_result: Callable[[TrialResult], None] 
     Raises:
         RecipeSchemaError: The request is not valid; it holds every fault. Nothing was written.
         RegistryError: A sidecar is not valid, or two sources register one name. Nothing was written.
-        RunError: The output folder holds results already, or a supervisor died without a record.
-        OSError: The output folder cannot be written.
+        RunError: A supervisor died without a record.
+        LockedError: Another process runs trials into the output folder.
+        OSError: The output folder cannot be written, or (``FileExistsError``) holds trials already.
     """
     plan = plan_request(request, now=datetime.now().astimezone())
     return run_plan(plan, Path(request.output_dir), on_result=on_result)
@@ -214,20 +217,28 @@ def run_plan(
     """Runs the one cell of a plan that ``plan_request`` made; see ``run_trials``."""
     (cell,) = plan.cells
     folder = output_dir / safe_name(plan.workload)
-    if any(folder.glob("trial_*.json")):
-        raise RunError(f"output: {folder} holds trials already; name another folder, or move them away")
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json_atomic(output_dir / "cell.json", dict(cell.request or {}))
-    results: list[TrialResult] = []
-    for trial in range(cell.trials):
-        code = _supervise(output_dir, trial, cell.trials, cell.fingerprint)
-        path = folder / f"trial_d0_m0_t{trial}.json"
-        if code != 0 or not path.is_file():
-            raise RunError(f"trial {trial} left no record: its supervisor ended with status {code}", results)
-        results.append(TrialResult.from_record(read_json(path), path))
-        if on_result is not None:
-            on_result(results[-1])
-    return results
+    lock = RunLock(output_dir / ".aorta" / "lock", str(output_dir))
+    try:
+        if any(folder.glob("trial_*.json")):
+            message = "holds trials already; name another folder, or move them away"
+            raise FileExistsError(errno.EEXIST, message, str(folder))
+        folder.mkdir(parents=True, exist_ok=True)
+        if cell.isolated:
+            # Where the workload leaves a snapshot from inside; a container runtime would make it as root.
+            RunLayout(output_dir, plan.workload).environment(cell.environment).parent.mkdir(parents=True, exist_ok=True)
+        write_json_atomic(output_dir / "cell.json", dict(cell.request or {}))
+        results: list[TrialResult] = []
+        for trial in range(cell.trials):
+            code = _supervise(output_dir, trial, cell.trials, cell.fingerprint)
+            path = folder / f"trial_d0_m0_t{trial}.json"
+            if code != 0 or not path.is_file():
+                raise RunError(f"trial {trial} left no record: its supervisor ended with status {code}", results)
+            results.append(TrialResult.from_record(read_json(path), path))
+            if on_result is not None:
+                on_result(results[-1])
+        return results
+    finally:
+        lock.release()
 
 
 def _supervise(output_dir: Path, trial: int, trials: int, fingerprint: str) -> int:

@@ -34,6 +34,7 @@ class Witness(Workload):
                 "at_start": {name: at_start.get(name) for name in names},
                 "in_run": {name: os.environ.get(name) for name in names},
                 "trial_env": self.config["_aorta_trial_env"],
+                "config": dict(self.config),
             },
         )
 

@@ -1,0 +1,92 @@
+"""Command lines that make no sense are refused with exit code 2; old names say what is new and do the same."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.conftest import Aorta
+
+RECIPE = "recipes/smoke/gpu-smoke.yaml"
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (["--workload", "training"], "--workload"),
+        (["--trials", "2", "--steps", "3"], "--trials, --steps"),
+        (["--mitigation-axis", "none"], "--mitigation-axis"),
+        (["--environment-axis", "local", "--ticket", "T"], "--environment-axis, --ticket"),
+        (["--baseline-cell", "a", "--confound-threshold", "2"], "--baseline-cell, --confound-threshold"),
+        (["--trial-isolation", "auto", "--save-logs"], "--trial-isolation, --save-logs"),
+        (["--extra-env", "A=1", "--workload-config", "a=1"], "--extra-env, --workload-config"),
+    ],
+)
+def test_flags_that_contradict_a_recipe_are_named(aorta: Aorta, flags: list[str], named: str) -> None:
+    """Even a flag that repeats a default: the recipe says what runs."""
+    ended = aorta("sweep", "run", "--recipe", RECIPE, "--dry-run", *flags)
+    assert ended.exit_code == 2
+    assert f"Error: {named}: not with --recipe" in ended.stderr
+
+
+def test_mode_matrix_does_not_contradict_a_recipe(aorta: Aorta) -> None:
+    """A recipe describes just such a run."""
+    assert aorta("sweep", "run", "--mode", "matrix", "--recipe", RECIPE, "--dry-run").exit_code == 0
+
+
+def test_neither_recipe_nor_flags(aorta: Aorta) -> None:
+    """Both ways are offered."""
+    ended = aorta("sweep", "run")
+    assert ended.exit_code == 2
+    assert "--recipe FILE, or --mode matrix with --workload" in ended.stderr
+
+
+def test_every_bad_flag_is_named_at_once(aorta: Aorta) -> None:
+    """The same checks as a recipe's, with the flag as the place."""
+    words = ["sweep", "run", "--mode", "matrix", "--mitigation-axis", "none,tf32_of", "--environment-axis", "locl"]
+    words += ["--trials", "0", "--extra-env", "9A=1", "--workload-config", "a=.inf", "--baseline-cell", "x"]
+    ended = aorta(*words, "--dry-run")
+    assert ended.exit_code == 2
+    places = {line.split(": ")[0] for line in ended.stderr.splitlines()}
+    assert places == {
+        *("--workload", "--trials", "--steps", "--mitigation-axis", "--environment-axis"),
+        *("--extra-env", "--workload-config", "--baseline-cell"),
+    }
+    assert "did you mean 'tf32_off'?" in ended.stderr
+
+
+def test_an_unknown_collector(aorta: Aorta) -> None:
+    """The known ones are offered."""
+    ended = aorta("sweep", "run", "--recipe", RECIPE, "--dry-run", "--collect", "layer_numeric")
+    assert ended.exit_code == 2
+    assert ended.stderr.startswith("collect: 'layer_numeric' is not a known collector; did you mean 'layer_numerics'?")
+
+
+@pytest.mark.parametrize("words", [("sweep", "run"), ("probe",), ("triage", "run")])
+def test_a_trailing_command_is_refused(aorta: Aorta, words: tuple[str, ...]) -> None:
+    """This version does not run recipes that wrap a command, and says so."""
+    ended = aorta(*words, "--recipe", RECIPE, "--dry-run", "--", "echo", "hi")
+    assert ended.exit_code == 2
+    assert "'echo hi': a command belongs to recipes that wrap one" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (("triage", "run", "--recipe", RECIPE, "--dry-run"), ("sweep", "run", "--recipe", RECIPE, "--dry-run")),
+        (("probe", "--recipe", RECIPE, "--dry-run"), ("sweep", "run", "--recipe", RECIPE, "--dry-run")),
+        (("triage", "run", "--recipe", "none.yaml"), ("sweep", "run", "--recipe", "none.yaml")),
+        (("triage", "list-mitigations"), ("sweep", "list-mitigations")),
+        (("triage", "list-environments", "--json"), ("sweep", "list-environments", "--json")),
+    ],
+)
+def test_old_names_do_the_same_after_one_line(aorta: Aorta, old: tuple[str, ...], new: tuple[str, ...]) -> None:
+    """Same output, same exit code; the notice goes to standard error."""
+    before, after = aorta(*old), aorta(*new)
+    notice, _, rest = before.stderr.partition("\n")
+    words = [" ".join(["aorta", *old[: 1 + (old[0] == "triage")]]), " ".join(["aorta", *new[:2]])]
+    assert notice == f"aorta: notice: {words[0]!r} is deprecated; use {words[1]!r}"
+    assert (before.exit_code, rest) == (after.exit_code, after.stderr)
+    # A dry-run names a run directory by the second.
+    assert [line for line in before.stdout.splitlines() if not line.startswith("run ")] == [
+        line for line in after.stdout.splitlines() if not line.startswith("run ")
+    ]

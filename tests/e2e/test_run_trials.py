@@ -1,0 +1,137 @@
+"""``aorta run`` and its Python form: trials of one workload, without a recipe."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from aorta._resources import load_schema
+from tests.e2e.conftest import Workspace
+
+pytestmark = pytest.mark.e2e
+
+RUN = ["run", "--workload", "witness", "--trials", "2", "--steps", "3", "--output", "out"]
+
+
+def records(folder: Path) -> list[dict[str, object]]:
+    return [json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("trial_*.json"))]
+
+
+def test_trials_lie_below_the_workload_s_name(workspace: Workspace) -> None:
+    """Each is a valid record of its own process, with the variables, settings and collectors of the flags."""
+    ended = workspace.aorta(
+        *RUN,
+        *(
+            "--mitigations",
+            "tf32_off,xnack",
+            "--extra-env",
+            "HSA_XNACK=0",
+            "--save-logs",
+            "--collect",
+            "layer_numerics",
+        ),
+        *("--workload-config", "watch=[DISABLE_TF32, HSA_XNACK]", "--workload-config", "a.b=1e3"),
+    )
+    assert ended.code == 0, ended.stderr
+    assert ended.stdout == "2 of 2 trials passed, mean step 2 ms: out/witness\n"
+    assert next(line for line in ended.stderr.splitlines() if ": pass" in line).startswith("[1/2] run trial 0: pass")
+    found = records(workspace.folder / "out" / "witness")
+    validator = Draft202012Validator(load_schema("trial"))
+    assert [list(validator.iter_errors(record)) for record in found] == [[], []]
+    metrics = [record["result"]["metrics"] for record in found]  # type: ignore[index]
+    assert metrics[0]["at_start"] == {"DISABLE_TF32": "1", "HSA_XNACK": "0"}
+    config = metrics[0]["config"]
+    assert config["_aorta_collect"] == ["layer_numerics"]
+    assert config["_aorta_log_prefix"] == str(workspace.folder / "out" / "witness" / "trial_d0_m0_t0")
+    assert (workspace.folder / "out" / "witness" / "trial_d0_m0_t1.stderr.log").is_file()
+    assert len({record["pid"] for record in found}) == 2
+
+
+def test_a_trial_that_does_not_pass_ends_with_1(workspace: Workspace) -> None:
+    """A crash and a failed check are results; both have their files."""
+    for end, told in (("segfault", "1 errored"), ("fail", "1 failed")):
+        ended = workspace.aorta(
+            "run", "--workload", "chaos", "--steps", "1", "--output", end, "--workload-config", f"end={end}"
+        )
+        assert ended.code == 1
+        assert ended.stdout.startswith(f"0 of 1 trials passed, {told}")
+        assert len(records(workspace.folder / end / "chaos")) == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (["--mitigations", "tf32_of"], "--mitigations: 'tf32_of' is not a registered mitigation"),
+        (["--environment", "locl"], "--environment: 'locl' is not a registered environment"),
+        (["--trials", "0"], "--trials: must be a whole number, 1 or more"),
+        (["--extra-env", "A"], "--extra-env: 'A' is not of the form KEY=VALUE"),
+        (["--workload-config", "steps=3"], "--workload-config: "),
+        (["--collect", "x"], "--collect: 'x' is not a known collector"),
+        (["--mitigations-file", "none.json"], "sidecar none.json: no such file"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_written(workspace: Workspace, flags: list[str], expected: str) -> None:
+    """Exit code 2, the flag is named, and nothing is there."""
+    before = workspace.files()
+    ended = workspace.aorta(*RUN, *flags)
+    assert (ended.code, ended.stdout) == (2, "")
+    assert expected in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert workspace.files() == before
+
+
+def test_results_are_never_mixed(workspace: Workspace) -> None:
+    """A folder that holds trials is refused; without --output each command has a folder of its own."""
+    assert workspace.aorta(*RUN).code == 0
+    ended = workspace.aorta(*RUN)
+    assert ended.code == 2
+    assert "out/witness: holds trials already" in ended.stderr
+    for _ in range(2):
+        assert workspace.aorta(*RUN[:-2]).code == 0
+    assert len(list(workspace.folder.glob("run_results/*/witness/trial_d0_m0_t1.json"))) == 2
+
+
+def test_run_trials_from_python(workspace: Workspace) -> None:
+    """The same from a program: results are frozen, and what a trial did is no exception."""
+    program = """
+from dataclasses import FrozenInstanceError
+from aorta.run import RunRequest, run_trials
+seen = []
+results = run_trials(
+    RunRequest(workload="chaos", trials=2, steps=3, output_dir="out", mitigations=["tf32_off"],
+               config_overrides={"end": "fail"}),
+    on_result=seen.append,
+)
+assert results == seen and [result.trial for result in results] == [0, 1]
+(first, _) = results
+assert (first.verdict, first.exit_status, first.passed) == ("fail", "workload_failed", False)
+assert first.result.failure_details[0]["hint"] == "the planted failure"
+assert first.resolved_env_vars == {"DISABLE_TF32": "1"}
+assert first.path.is_file() and first.record["fingerprint"]
+try:
+    first.trial = 3
+except FrozenInstanceError:
+    print("frozen")
+"""
+    ended = workspace.run("-c", program)
+    assert (ended.code, ended.stdout) == (0, "frozen\n"), ended.stderr
+
+
+def test_a_supervisor_that_dies_is_an_error(workspace: Workspace) -> None:
+    """Its trial has no record; the command says so and ends with 1, the program gets what had ended before."""
+    program = """
+from aorta.run import RunError, RunRequest, run_trials
+try:
+    run_trials(RunRequest(workload="chaos", trials=2, steps=1, output_dir="out",
+                          config_overrides={"end": "marker", "marker": "none"}))
+except RunError as error:
+    print(len(error.results), error)
+"""
+    ended = workspace.run("-c", program)
+    assert ended.stdout.startswith("0 trial 0 left no record: its supervisor ended with status -9"), ended.stderr
+    command = ["run", "--workload", "chaos", "--steps", "1", "--output", "cli"]
+    ended = workspace.aorta(*command, "--workload-config", "end=marker", "--workload-config", "marker=none")
+    assert (ended.code, ended.stdout) == (1, "0 of 1 trials passed, 1 missing: cli/chaos\n")

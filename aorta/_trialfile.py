@@ -12,11 +12,15 @@ import os
 
 from aorta._jsonio import both_ends
 
-_HEAD = 4096
-"""Far more than what stands before the fingerprint in a record."""
+HEAD_BYTES = 4096
+"""Far more than what stands before the verdict in a record."""
 
 
 def is_current(path: str | os.PathLike[str], fingerprint: str) -> bool:
     """Whether ``path`` ends like a whole record and begins with this fingerprint; False if it cannot be read."""
-    head, tail = both_ends(path, _HEAD)
+    return begins_and_ends(*both_ends(path, HEAD_BYTES), fingerprint)
+
+
+def begins_and_ends(head: bytes, tail: bytes, fingerprint: str) -> bool:
+    """Whether the first and the last two bytes of a file are those of a whole record with this fingerprint."""
     return tail == b"}\n" and f'"fingerprint": {json.dumps(fingerprint)}'.encode() in head

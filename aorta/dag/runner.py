@@ -97,16 +97,23 @@ def summary(matrix: Mapping[str, Any]) -> list[str]:
         if not any(found.values()):
             continue
         told = ", ".join(f"{number} {word}" for word, number in found.items() if number)
-        lines.append(f"{cell['name']}: {told} of {cell['trials']} trials")
+        lines.append(f"{cell['name']}: {told} of {cell['trials']} trials{_stopped(cell)}")
         reasons = [entry["message"] for entry in cell["error_summary"]]
         reasons += [entry["hint"] for entry in cell["failure_hints"]]
         lines += [f"  {reason}" for reason in reasons[:3]]
     if matrix["complete"] and not lines:
-        lines.append(f"all {matrix['trials_present']} trials passed")
+        lines.append(f"all {sum(cell['trials_counted'] for cell in matrix['cells'])} trials passed")
     if not matrix["complete"]:
         missing = matrix["trials_expected"] - matrix["trials_present"]
         lines.append(f"INCOMPLETE: {missing} of {matrix['trials_expected']} trials missing; run the same command again")
     return lines
+
+
+def _stopped(cell: Mapping[str, Any]) -> str:
+    if cell["stop_reason"] is None:
+        return ""
+    how = "cap reached" if cell["stop_reason"] == "cap_reached" else f"stopped after {cell['trials_counted']}"
+    return f" ({how})"
 
 
 def dry_run_text(config: Mapping[str, Any], flags: MatrixFlags | None = None) -> str:

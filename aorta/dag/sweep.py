@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from aorta._jsonio import json_digest, read_json, write_json_atomic
-from aorta._trialfile import is_current
 from aorta.dag.errors import bad_input_exits, say
 from aorta.dag.leftovers import clear_leftovers
 from aorta.dag.lock import RunLock, lock_plan
 from aorta.dag.quiet import show_errors
-from aorta.dag.scheduling import disarm_timers, keep_order, limit_devices
+from aorta.dag.scheduling import disarm_timers, forget_params, keep_order, limit_devices
 from aorta.dag.settings import Settings, SettingsError, read_settings
+from aorta.plan.current import CellFiles
 from aorta.plan.model import Plan, PlanFileError
 from aorta.plan.order import positions, trial_order
 from aorta.plan.paths import RunLayout
@@ -51,12 +51,15 @@ class Sweep:
         self._pointer = pointer
         self._sidecars = sidecars
         self._cells = {cell.name: cell for cell in choice.plan.cells}
+        self._files = {cell.name: CellFiles(self.layout, cell) for cell in choice.plan.cells}
         if settings is not None:
             order = trial_order([(cell.name, cell.trials) for cell in self.plan.cells], self.plan.order_seed)
             self._positions = positions(order)
         else:
             self._positions = {}
         self._locks: list[RunLock] = []
+        # A job process has no DAG to decide about.
+        self._started = settings is None
         self.devices = 1
 
     # What the rules name.
@@ -93,11 +96,13 @@ class Sweep:
     def trial_param(self, cell: str, trial: str) -> str:
         """What makes a trial's file current: its fingerprint, and that the file there is a record of it.
 
-        A damaged file, or one of another fingerprint, gives another value, so that Snakemake runs the trial again.
+        A damaged file, one of another fingerprint, and a skip that the cell's rule no longer asks for give another
+        value, so that Snakemake runs the trial again.
         """
         wanted = self._cells[cell].fingerprint
         path = self.layout.trial(cell, trial)
-        if is_current(path, wanted) or not path.exists():
+        # Once the DAG stands Snakemake asks again, for its records: what the new file will be, not what is there.
+        if self._started or self._files[cell].is_current(int(trial)) or not path.exists():
             return wanted
         return f"{wanted} (not what {path.name} holds)"
 
@@ -161,9 +166,10 @@ class Sweep:
             write_json_atomic(self._pointer, {"run_dir": str(run_dir)})
             for notice in clear_leftovers(run_dir):
                 say(notice)
+        self._started = True
         parallel = workflow.cores if workflow.local_exec else workflow.nodes
         window = 2 * max(int(parallel or 1), self.devices) + 8
-        for notice in [*disarm_timers(workflow), *keep_order(workflow, window)]:
+        for notice in [*disarm_timers(workflow), *keep_order(workflow, window), *forget_params(workflow)]:
             say(notice)
         say(f"run directory: {run_dir}")
 

@@ -10,7 +10,8 @@ from aorta.matrix import confound
 from aorta.matrix.findings import devices, error_summary, failure_hints, hosts, summarize_metrics
 from aorta.matrix.injected import injected_warnings
 from aorta.matrix.numbers import count, finite_number, mean, summarize
-from aorta.matrix.rates import fisher_p_value, rate, wilson_interval
+from aorta.matrix.rates import Sample, fisher_p_value, rate, sequential_p_value, wilson_interval
+from aorta.matrix.stopping import Counted, counted, errors_ended_by, failures_ended_by, is_sequential
 from aorta.matrix.timing import step_times
 from aorta.plan import Plan, PlannedCell, RunLayout
 from aorta.plan.compile import HONOURED_FIELDS
@@ -88,9 +89,11 @@ def _row(
 ) -> dict[str, Any]:
     """Returns one cell's part of the matrix; the comparison with the baseline is filled in later."""
     layout = RunLayout(".", plan.workload)
-    trials = [record["trial"] for record in records]
+    present = [record["trial"] for record in records]
+    statuses = Counter(record["exit_status"] for record in records)
+    parted = counted(records, cell.stop_after, cell.trials)
+    records = parted.records
     verdicts = Counter(record["verdict"] for record in records)
-    passed, failed, errors = (verdicts[verdict] for verdict in VERDICTS)
     source, series = step_times(records)
     times = summarize(series)
     wall_clocks = [finite_number(record["wall_clock_sec"]) for record in records]
@@ -98,16 +101,21 @@ def _row(
         "name": cell.name,
         **_settings(plan, cell, request, records),
         "trials": cell.trials,
-        "trials_present": len(records),
-        "missing_trials": sorted(set(range(cell.trials)) - set(trials)),
+        "trials_present": len(present),
+        "missing_trials": sorted(set(range(cell.trials)) - set(present)),
+        "stop_after": None if cell.stop_after is None else dict(cell.stop_after),
+        "stop_reason": parted.reason,
+        "trials_counted": len(records),
+        "trials_not_needed": parted.skipped,
+        "excess_trials": parted.excess,
+        "retried": sum(bool(record["attempts"]) for record in records),
         "failure_rate": rate(sum(_is_failure(record) for record in records), len(records)),
-        "exit_status_counts": dict(sorted(Counter(record["exit_status"] for record in records).items())),
+        "exit_status_counts": dict(sorted(statuses.items())),
         "verdict_counts": {verdict: verdicts[verdict] for verdict in VERDICTS},
-        "event_rate": rate(failed, passed + failed),
-        "event_rate_ci95": wilson_interval(failed, passed + failed),
-        "error_rate": rate(errors, len(records)),
+        **_rates(cell, verdicts, parted),
         "did_not_run": sum(record["did_not_run"] for record in records),
         "p_value_vs_baseline": None,
+        "p_value_test": None,
         "confound": None,
         "iterations": {
             "executed": _total(records, "executed_iterations"),
@@ -127,9 +135,27 @@ def _row(
         "metrics": summarize_metrics(records),
         "hosts": hosts(records),
         "devices": devices(records),
-        "trial_paths": [layout.trial(cell.name, trial).as_posix() for trial in trials],
+        "trial_paths": [layout.trial(cell.name, trial).as_posix() for trial in present],
         "step_times_ms": series,
     }
+
+
+def _rates(cell: PlannedCell, verdicts: Mapping[str, int], parted: Counted) -> dict[str, Any]:
+    """Returns how often the failure under test occurs, how sure that is, and how often a trial is an error."""
+    passed, failed, errors = (verdicts[verdict] for verdict in VERDICTS)
+    failures = Sample(hits=failed, misses=passed, ended_by=failures_ended_by(cell.stop_after, parted.reason))
+    broken = Sample(hits=errors, misses=passed + failed, ended_by=errors_ended_by(cell.stop_after, parted.reason))
+    exact = is_sequential(cell.stop_after)
+    return {
+        "event_rate": _number(failures),
+        "event_rate_estimator": failures.estimator,
+        "event_rate_ci95": failures.exact_interval() if exact else wilson_interval(failed, passed + failed),
+        "error_rate": _number(broken),
+    }
+
+
+def _number(sample: Sample) -> float | None:
+    return None if sample.rate is None else float(sample.rate)
 
 
 def _settings(
@@ -194,10 +220,11 @@ def _total(records: Sequence[Mapping[str, Any]], name: str) -> int | None:
 def _standing(row: Mapping[str, Any]) -> confound.Standing:
     return confound.Standing(
         name=row["name"],
-        present=row["trials_present"],
+        present=row["trials_counted"],
         did_not_run=row["did_not_run"],
         passed=row["verdict_counts"]["pass"],
         failed=row["verdict_counts"]["fail"],
+        ended_by=failures_ended_by(row["stop_after"], row["stop_reason"]),
         mean_step_time_ms=row["mean_step_time_ms"],
         step_time_source=row["step_time_source"],
     )
@@ -206,6 +233,7 @@ def _standing(row: Mapping[str, Any]) -> confound.Standing:
 def _compare_with_baseline(rows: Sequence[dict[str, Any]], settings: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Fills in each row's comparison; returns warnings about the baseline itself."""
     name = settings["baseline_cell"]
+    by_name = {row["name"]: row for row in rows}
     standings = {row["name"]: _standing(row) for row in rows}
     if name not in standings:
         for row in rows:
@@ -227,10 +255,18 @@ def _compare_with_baseline(rows: Sequence[dict[str, Any]], settings: Mapping[str
             "reason": comparison.reason,
         }
         if row["name"] != name:
-            row["p_value_vs_baseline"] = fisher_p_value(
-                standing.failed, standing.passed, baseline.failed, baseline.passed
-            )
+            either = is_sequential(row["stop_after"]) or is_sequential(by_name[name]["stop_after"])
+            row |= _test(standing.failures, baseline.failures, exact_tails=either)
     if baseline.silence is None:
         return []
     message = f"the baseline cannot be compared with: {baseline.silence[1]}"
     return [{"cell": name, "code": "baseline_unusable", "message": message}]
+
+
+def _test(cell: Sample, baseline: Sample, *, exact_tails: bool) -> dict[str, Any]:
+    """Compares a cell's failures with the baseline's by the test that holds for how both were sampled."""
+    if exact_tails:
+        name, value = "combined_exact_tails", sequential_p_value(cell, baseline)
+    else:
+        name, value = "fisher_exact", fisher_p_value(cell.hits, cell.misses, baseline.hits, baseline.misses)
+    return {"p_value_vs_baseline": value, "p_value_test": None if value is None else name}

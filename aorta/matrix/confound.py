@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 
+from aorta.matrix.rates import EndedBy, Sample
 from aorta.matrix.timing import Source
 
 BASELINE = "(baseline)"
@@ -28,10 +30,11 @@ class Standing:
 
     Attributes:
         name: The cell's name.
-        present: Trials with a valid record.
+        present: Trials that count.
         did_not_run: Those of them whose main work never started.
         passed: Trials with verdict pass.
         failed: Trials with verdict fail.
+        ended_by: What ended the sampling of passes and fails, as in ``Sample``.
         mean_step_time_ms: Mean step time in milliseconds, or None.
         step_time_source: The rung that the mean came from.
     """
@@ -43,11 +46,22 @@ class Standing:
     failed: int
     mean_step_time_ms: float | None
     step_time_source: Source
+    ended_by: EndedBy = "size"
 
     @property
     def judged(self) -> int:
         """Trials with verdict pass or fail."""
         return self.passed + self.failed
+
+    @property
+    def failures(self) -> Sample:
+        """Passes and fails as a sample whose hits are the fails."""
+        return Sample(hits=self.failed, misses=self.passed, ended_by=self.ended_by)
+
+    @property
+    def rate(self) -> Fraction:
+        """Estimated failure rate; 0 without a verdict."""
+        return self.failures.rate or Fraction(0)
 
     @property
     def silence(self) -> tuple[str, str] | None:
@@ -98,11 +112,10 @@ def compare(cell: Standing, baseline: Standing, threshold: float) -> Comparison:
     # Rounding in a mean must not push a ratio that is exactly at the threshold over it.
     if ratio > threshold and not math.isclose(ratio, threshold, rel_tol=1e-12):
         return Comparison(tag=f"{SPEED} ({round((ratio - 1) * 100):+d}%)", ratio=ratio)
-    # Rates compared as integers: a/b > c/d without rounding.
-    difference = cell.failed * baseline.judged - baseline.failed * cell.judged
-    if difference > 0:
+    # Fractions, so that equal rates are equal.
+    if cell.rate > baseline.rate:
         return Comparison(tag=WORSE, ratio=ratio)
-    if difference == 0 and cell.failed:
+    if cell.rate == baseline.rate and cell.failed:
         return Comparison(tag=NO_EFFECT, ratio=ratio)
     return Comparison(tag=UNREMARKABLE, ratio=ratio)
 

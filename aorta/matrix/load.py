@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from aorta.matrix.records import Expected, RejectedError, read_object, read_record
+from aorta.matrix.stopping import last_counted
 from aorta.plan import Plan, PlannedCell, RunLayout
 from aorta.plan.rundir import read_plan
+from aorta.run.record import NOT_NEEDED
 
 _TRIAL_FILE = re.compile(r"trial_d0_m0_t(0|[1-9][0-9]*)\.json")
 
@@ -92,17 +94,32 @@ def _load_request(run: LoadedRun, layout: RunLayout, cell: PlannedCell) -> None:
 
 
 def _load_records(run: LoadedRun, layout: RunLayout, cell: PlannedCell) -> None:
+    records = []
     for trial in _trials_on_disk(layout.trial_folder(cell.name), cell.trials):
         path = layout.trial(cell.name, trial)
         expected = Expected(cell=cell.name, trial=trial, workload=run.plan.workload, fingerprint=cell.fingerprint)
         try:
-            run.records.append(read_record(path, expected))
+            records.append(read_record(path, expected))
         except FileNotFoundError:
             continue  # removed since the folder was listed, or a dangling link: simply missing
         except RejectedError as error:
-            run.rejected.append(path)
-            where = path.relative_to(layout.run_dir).as_posix()
-            run.warn(cell.name, f"trial_{error.code}", f"{where}: {error}; counted as missing")
+            _reject(run, layout, cell, trial, error)
+    last = None if cell.stop_after is None else last_counted(records, cell.stop_after)
+    for record in records:
+        if record["exit_status"] != NOT_NEEDED or (last is not None and record["trial"] > last):
+            run.records.append(record)
+        else:
+            reason = (
+                "says that the trial was not needed, which no longer holds (stop_after, or an earlier trial, changed)"
+            )
+            _reject(run, layout, cell, record["trial"], RejectedError("stale", reason))
+
+
+def _reject(run: LoadedRun, layout: RunLayout, cell: PlannedCell, trial: int, error: RejectedError) -> None:
+    path = layout.trial(cell.name, trial)
+    run.rejected.append(path)
+    where = path.relative_to(layout.run_dir).as_posix()
+    run.warn(cell.name, f"trial_{error.code}", f"{where}: {error}; counted as missing")
 
 
 def _trials_on_disk(folder: Path, trials: int) -> list[int]:

@@ -10,6 +10,11 @@ from aorta.matrix import confound
 from aorta.matrix.aggregate import Matrix
 from aorta.matrix.text import joined, p_value, plural
 
+_TESTS = {
+    "combined_exact_tails": "exact tails of both, which hold for cells that stop after some events",
+    "fisher_exact": "Fisher's exact test",
+}
+
 Cells = Sequence[Mapping[str, Any]]
 
 
@@ -20,6 +25,8 @@ def notes(matrix: Matrix) -> list[str]:
         *_tags(cells, matrix["confound"]["threshold"]),
         *_differences(cells, matrix["confound"]["baseline_cell"]),
         *_errors(cells),
+        *_stops(cells),
+        *_retries(cells),
         *_sources(cells),
         *_snapshots(matrix["environments"]),
     ]
@@ -66,9 +73,9 @@ def _differences(cells: Cells, baseline_name: str) -> list[str]:
             )
             lines.append(f"{word} failures than the baseline's {_judged(baseline)}: {which}.")
     if lines:
-        lines.append(
-            "p: how likely a difference of that size is if both cells fail equally often (Fisher's exact test)."
-        )
+        tests = {cell["p_value_test"] for cell in comparable} - {None}
+        which = " and ".join(_TESTS[test] for test in sorted(tests))
+        lines.append(f"p: how likely a difference of that size is if both cells fail equally often ({which}).")
     return lines
 
 
@@ -85,13 +92,53 @@ def _errors(cells: Cells) -> list[str]:
         "something wrong."
     ]
     partly = [
-        f"{cell['name']} {cell['did_not_run']}/{cell['trials_present']}"
+        f"{cell['name']} {cell['did_not_run']}/{cell['trials_counted']}"
         for cell in cells
         if cell["did_not_run"] and cell["confound"]["tag"] != confound.DID_NOT_RUN
     ]
     if partly:
         lines.append(f"Trials that never started their main work: {joined(partly)}.")
     return lines
+
+
+def _stops(cells: Cells) -> list[str]:
+    """Explains the columns that a rule to stop brings, and what is left out of the rates."""
+    ruled = [cell for cell in cells if cell["stop_after"] is not None]
+    if not ruled:
+        return []
+    rules: dict[str, list[str]] = defaultdict(list)
+    for cell in ruled:
+        rules[
+            f"{plural(cell['stop_after']['events'], 'trial')} with verdict {cell['stop_after']['event_verdict']}"
+        ].append(cell["name"])
+    lines = [
+        f"Stop: after {rule}{'' if len(rules) == 1 and len(ruled) == len(cells) else f': {joined(names)}'}."
+        for rule, names in rules.items()
+    ]
+    if any(cell["event_rate_estimator"] == "inverse_sampling" for cell in ruled):
+        lines.append(
+            "Event rate of a cell whose k events were reached in n trials: (k - 1)/(n - 1), without the bias that "
+            "stopping at an event gives to k/n; the interval is exact (docs/statistics.md)."
+        )
+    single = [
+        cell["name"] for cell in ruled if cell["stop_after"]["events"] == 1 and cell["stop_reason"] == "events_reached"
+    ]
+    if single:
+        lines.append(
+            "A cell that stops at its first event gives no unbiased rate, 1/n is too high on average; its interval "
+            f"holds: {joined(single)}."
+        )
+    excess = [f"{cell['name']} {len(cell['excess_trials'])}" for cell in ruled if cell["excess_trials"]]
+    if excess:
+        lines.append(f"Trials that ran beyond the stopping point, recorded and in no rate: {joined(excess)}.")
+    return lines
+
+
+def _retries(cells: Cells) -> list[str]:
+    retried = [f"{cell['name']} {cell['retried']}" for cell in cells if cell["retried"]]
+    if not retried:
+        return []
+    return [f"Trials that ran again after an error, counted by how they ended at last: {joined(retried)}."]
 
 
 def _sources(cells: Cells) -> list[str]:

@@ -21,6 +21,10 @@ _LONGEST_VALUE = 32
 _LONGEST_CONFIG = 96
 
 
+EVENT_RATE = "Event rate (95%)"
+"""Title of the column that matrices with a rule to stop have beside the failure rate."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Page:
     """What is to be shown, in this order.
@@ -61,7 +65,7 @@ def build_page(matrix: Matrix) -> Page:
         complete=matrix["complete"],
         verdict=_verdict(matrix["cells"]),
         header=header,
-        right=frozenset({"Failure rate", "Failures", "Errors", "Iterations", "Mean step (ms)"}),
+        right=frozenset({"Failure rate", "Failures", "Errors", EVENT_RATE, "Iterations", "Mean step (ms)"}),
         rows=rows,
         states=tuple(_state(cell["verdict_counts"]) for cell in matrix["cells"]),
         sections=tuple(
@@ -92,11 +96,11 @@ def _outcome(cells: Sequence[Mapping[str, Any]]) -> str:
         return "No trial has finished yet."
     failing = [cell for cell in present if cell["verdict_counts"]["fail"]]
     troubled = [cell for cell in present if cell["verdict_counts"]["error"]]
-    errors = joined([f"{cell['name']} {cell['verdict_counts']['error']}/{cell['trials_present']}" for cell in troubled])
+    errors = joined([f"{cell['name']} {cell['verdict_counts']['error']}/{cell['trials_counted']}" for cell in troubled])
     if failing:
         failing.sort(key=lambda cell: -cell["event_rate"])
         which = joined(
-            [f"{cell['name']} {cell['verdict_counts']['fail']}/{cell['trials_present']}" for cell in failing]
+            [f"{cell['name']} {cell['verdict_counts']['fail']}/{cell['trials_counted']}" for cell in failing]
         )
         verb = "fails" if len(failing) == 1 else "fail"
         rest = f"; errors: {errors}" if troubled else ""
@@ -105,9 +109,10 @@ def _outcome(cells: Sequence[Mapping[str, Any]]) -> str:
         if any(cell["verdict_counts"]["pass"] for cell in present):
             return f"No cell fails, but some trials end in an error: {errors}."
         return f"No trial gave a verdict; all end in an error: {errors}."
-    number = sum(cell["trials_present"] for cell in present)
+    number = sum(cell["trials_counted"] for cell in present)
     trials = "The only trial passes" if number == 1 else f"All {number} trials pass"
-    expected = sum(cell["trials"] for cell in cells)
+    spared = sum(cell["trials_not_needed"] + len(cell["excess_trials"]) for cell in present)
+    expected = sum(cell["trials"] for cell in cells) - spared
     return f"{trials}{'' if number == expected else f' of the {expected} planned'}."
 
 
@@ -119,8 +124,10 @@ def _state(verdicts: Mapping[str, int]) -> str:
 def _table(cells: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
     decimals = decimals_for(cell["mean_step_time_ms"] for cell in cells)
     configs = varying_config(cells)
+    stops = any(cell["stop_after"] is not None for cell in cells)
     header = (
         *("Cell", "Mitigations", "Environment", "Failure rate", "Failures", "Errors"),
+        *((EVENT_RATE, "Stop") if stops else ()),
         *("Iterations", "Mean step (ms)", "Confound"),
     )
     rows = [
@@ -129,8 +136,9 @@ def _table(cells: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, ...], tuple[t
             "?" if cell["mitigations"] is None else one_line(", ".join(cell["mitigations"]), 2 * LONGEST_NAME),
             _environment(cell),
             percent(cell["failure_rate"]),
-            f"{cell['verdict_counts']['fail']}/{cell['trials_present']}" if cell["trials_present"] else "-",
+            f"{cell['verdict_counts']['fail']}/{cell['trials_counted']}" if cell["trials_counted"] else "-",
             str(cell["verdict_counts"]["error"]),
+            *((_event_rate(cell), _stop(cell)) if stops else ()),
             _iterations(cell["iterations"]),
             fixed(cell["mean_step_time_ms"], decimals),
             cell["confound"]["tag"],
@@ -140,6 +148,22 @@ def _table(cells: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, ...], tuple[t
     if not any(configs):
         return header, tuple(rows)
     return (*header, "Config"), tuple((*row, _config(config)) for row, config in zip(rows, configs, strict=True))
+
+
+def _event_rate(cell: Mapping[str, Any]) -> str:
+    if cell["event_rate"] is None:
+        return "-"
+    low, high = cell["event_rate_ci95"]
+    return f"{percent(cell['event_rate'])} ({percent(low)} to {percent(high)})"
+
+
+def _stop(cell: Mapping[str, Any]) -> str:
+    """Says why the cell's sampling ended, and after how many of its trials."""
+    if cell["stop_after"] is None:
+        return "-"
+    number, most = cell["trials_counted"], cell["trials"]
+    words = {"events_reached": "stopped early" if number < most else "events reached", "cap_reached": "cap reached"}
+    return f"{words.get(cell['stop_reason'], 'open')}, {number}/{most}"
 
 
 def _environment(cell: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from aorta import __version__
 from aorta._jsonio import json_digest
 from aorta.plan.model import SCHEMA_VERSION, Plan, PlannedCell
 from aorta.plan.overlay import Overlay, merge_layers, overlay_values
-from aorta.recipe.model import Cell, Collectors, Recipe
+from aorta.recipe.model import Cell, Collectors, Recipe, StopAfter
 from aorta.registry.model import Environment
 from aorta.workloads.base import ConfigProblem
 
@@ -111,6 +111,7 @@ def compile_plan(
                 fingerprint=request["fingerprint"],
                 environment=cell.environment.name,
                 isolated=cell.environment.isolated,
+                stop_after=request["stop_after"],
                 request=request,
             )
         )
@@ -149,7 +150,9 @@ def cell_request(
         "workload": recipe.workload,
         "workload_ref": workload.reference,
         "steps": recipe.steps if cell.steps is None else cell.steps,
-        "trials": recipe.trials if cell.trials is None else cell.trials,
+        "trials": recipe.trial_count(cell),
+        "stop_after": _stop_after(recipe.stop_rule(cell)),
+        "retry_errors": recipe.retry_errors if cell.retry_errors is None else cell.retry_errors,
         "mitigations": [mitigation.name for mitigation in cell.mitigations],
         "environment": cell.environment.descriptor(),
         "env": _overlay(recipe, cell),
@@ -174,8 +177,8 @@ def cell_request(
 def fingerprint(request: Mapping[str, Any]) -> str:
     """Digest of everything in a request that can change a trial's result, and of nothing else.
 
-    Names (of the cell, its mitigations and its environment), the number of trials, log keeping and the time limit
-    are left out: they do not change what a trial that finishes would find.
+    Names (of the cell, its mitigations and its environment), the number of trials, when to stop, retries, log keeping
+    and the time limit are left out: they do not change what a trial that finishes would find.
     """
     environment = {
         name: value for name, value in request["environment"].items() if name not in {"name", "env", "source_package"}
@@ -194,6 +197,12 @@ def fingerprint(request: Mapping[str, Any]) -> str:
             "launch": launch,
         }
     )
+
+
+def _stop_after(rule: StopAfter) -> dict[str, Any] | None:
+    if rule.events is None:
+        return None
+    return {"events": rule.events, "event_verdict": rule.event_verdict}
 
 
 def _overlay(recipe: Recipe, cell: Cell) -> Overlay:

@@ -21,10 +21,11 @@ class PlannedCell:
 
     Attributes:
         name: The cell's name.
-        trials: How many trials it has.
+        trials: How many trials it has; with a rule to stop, at most.
         fingerprint: Digest of all that can change a trial's result.
         environment: Name of its environment.
         isolated: Whether that environment is a container or a virtual environment.
+        stop_after: ``events`` and ``event_verdict`` of the rule that ends the cell early, or None.
         request: The whole frozen request, as ``cell.json`` holds it; None when the plan was read back from its
             summary, where trials read their own cell's file.
     """
@@ -34,6 +35,7 @@ class PlannedCell:
     fingerprint: str
     environment: str
     isolated: bool
+    stop_after: Mapping[str, Any] | None = None
     request: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
 
 
@@ -84,7 +86,12 @@ class Plan:
     @property
     def recipe_key(self) -> str:
         """Digest of what the recipe asks for by name, whatever the registry holds under those names."""
-        asked = {name: value for name, value in self.recipe.items() if name not in {"ticket", "confound", "save_logs"}}
+        aside = {"ticket", "confound", "save_logs", "retry_errors"}
+        asked = {name: value for name, value in self.recipe.items() if name not in aside}
+        if "cells" in asked:
+            asked["cells"] = [
+                {name: value for name, value in cell.items() if name != "retry_errors"} for cell in asked["cells"]
+            ]
         return json_digest(asked)
 
     @property
@@ -119,6 +126,7 @@ class Plan:
                     "fingerprint": cell.fingerprint,
                     "environment": cell.environment,
                     "isolated": cell.isolated,
+                    "stop_after": None if cell.stop_after is None else dict(cell.stop_after),
                 }
                 for cell in self.cells
             ],
@@ -152,6 +160,8 @@ class Plan:
                         fingerprint=_text(cell["fingerprint"]),
                         environment=_text(cell["environment"]),
                         isolated=bool(cell["isolated"]),
+                        # Plans of older versions have no such key.
+                        stop_after=_stop_after(cell.get("stop_after")),
                     )
                     for cell in value["cells"]
                 ),
@@ -181,6 +191,14 @@ def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"expected a string, found {type(value).__name__}")
     return value
+
+
+def _stop_after(value: Any) -> dict[str, Any] | None:
+    if value is None:
+        return None
+    if value["event_verdict"] not in ("fail", "pass", "error"):
+        raise ValueError(f"stop_after counts the verdict {value['event_verdict']!r}, which there is not")
+    return {"events": _count(value["events"]), "event_verdict": _text(value["event_verdict"])}
 
 
 def _count(value: Any) -> int:

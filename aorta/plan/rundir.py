@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from aorta._jsonio import both_ends, read_json, write_json_atomic
-from aorta._trialfile import is_current
+from aorta.plan.current import CellFiles
 from aorta.plan.model import Plan, PlanFileError
 from aorta.plan.paths import RunLayout, safe_name, ticket_folder
 
@@ -73,8 +73,9 @@ def is_finished(run_dir: Path, plan: Plan) -> bool:
     """Whether every trial of ``plan`` has a whole, current record in ``run_dir``, and the whole matrix was written."""
     layout = RunLayout(run_dir, plan.workload)
     return _has_whole_matrix(layout, plan) and all(
-        is_current(layout.trial(cell.name, trial), cell.fingerprint)
+        files.is_current(trial)
         for cell in plan.cells
+        for files in [CellFiles(layout, cell)]
         for trial in range(cell.trials)
     )
 

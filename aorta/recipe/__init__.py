@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aorta.recipe.errors import RecipeError, RecipeSchemaError
 from aorta.recipe.loader import load_recipe, parse_recipe
-from aorta.recipe.model import Cell, Collectors, Confound, Recipe
+from aorta.recipe.model import Cell, Collectors, Confound, Recipe, StopAfter
 from aorta.recipe.resolved import dump_recipe, resolved_recipe
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "Recipe",
     "RecipeError",
     "RecipeSchemaError",
+    "StopAfter",
     "dump_recipe",
     "load_recipe",
     "parse_recipe",

@@ -10,7 +10,7 @@ from typing import Any
 
 from aorta._resources import load_schema
 from aorta.recipe.errors import RecipeError, RecipeSchemaError
-from aorta.recipe.model import Cell, Collectors, Confound, Recipe
+from aorta.recipe.model import Cell, Collectors, Confound, Recipe, StopAfter
 from aorta.recipe.rules import check_rules, find_baseline
 from aorta.recipe.yaml_data import Document, Foreign
 from aorta.recipe.yaml_nodes import YamlError
@@ -34,7 +34,6 @@ _PROBE_KEYS = frozenset(
         "tier3_vram_growth",
         "disable_detectors",
         "disable_detector_tiers",
-        "stop_after",
         "retain",
         "redaction",
     }
@@ -105,8 +104,8 @@ def parse_recipe(text: str | bytes, registry: Registry | None = None, source: st
 def format_place(place: Place) -> str:
     """Returns the part of a place that paths show, such as ``cells[2].mitigations``.
 
-    Paths end at a key of the recipe, of a cell, of ``confound``, or of an inline environment; what lies deeper has
-    names of the user's own and belongs into the message.
+    Paths end at a key of the recipe, of a cell, of ``confound`` or ``stop_after``, or of an inline environment; what
+    lies deeper has names of the user's own and belongs into the message.
     """
     shown = place[: _shown_length(place)]
     text = "".join(f"[{step}]" if isinstance(step, int) else f".{bare(step)}" for step in shown)
@@ -117,6 +116,10 @@ def _shown_length(place: Place) -> int:
     match place:
         case ("cells", int(), "environment", "docker" | "env", *_):
             return 4
+        case ("cells", int(), "stop_after", "events" | "max_trials" | "event_verdict", *_):
+            return 4
+        case ("stop_after", "events" | "max_trials" | "event_verdict", *_):
+            return 2
         case ("cells", int(), _, *_):
             return 3
         case ("cells", int()) | ("confound", "threshold" | "baseline_cell", *_):
@@ -236,6 +239,8 @@ def _build(data: Mapping[str, Any], registry: Registry, source: str) -> Recipe:
         extra_env=data.get("extra_env") or {},
         collect=_collectors(data.get("collect")),
         workload_config=data.get("workload_config") or {},
+        stop_after=_stop_after(data.get("stop_after")) or StopAfter(),
+        retry_errors=data.get("retry_errors") or 0,
         confound=Confound(baseline_cell=baseline)
         if threshold is None
         else Confound(threshold=float(threshold), baseline_cell=baseline),
@@ -255,6 +260,18 @@ def _build_cell(cell: Mapping[str, Any], registry: Registry) -> Cell:
         extra_env=cell.get("extra_env") or {},
         workload_config=cell.get("workload_config") or {},
         collect=None if collect is None else _collectors(collect),
+        stop_after=_stop_after(cell.get("stop_after")),
+        retry_errors=cell.get("retry_errors"),
+    )
+
+
+def _stop_after(value: Mapping[str, Any] | None) -> StopAfter | None:
+    if value is None:
+        return None
+    return StopAfter(
+        events=value.get("events"),
+        max_trials=value.get("max_trials"),
+        event_verdict=value.get("event_verdict") or StopAfter.event_verdict,
     )
 
 

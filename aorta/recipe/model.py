@@ -26,6 +26,21 @@ class Confound:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StopAfter:
+    """When a cell has seen enough, so that its later trials are not needed.
+
+    Attributes:
+        events: The cell ends with this many events, or None where it runs all its trials.
+        max_trials: Trials at most, in the place of ``trials``; None leaves that number.
+        event_verdict: The verdict that counts as an event: ``fail``, ``pass`` or ``error``.
+    """
+
+    events: int | None = None
+    max_trials: int | None = None
+    event_verdict: str = "fail"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Cell:
     """One row of the matrix.
 
@@ -38,6 +53,8 @@ class Cell:
         extra_env: The cell's own environment variables: the highest layer.
         workload_config: The cell's own workload settings, merged over the recipe's key by key.
         collect: The cell's own collectors, or None to inherit the recipe's.
+        stop_after: The cell's own rule, or None to inherit the recipe's.
+        retry_errors: The cell's own number of retries, or None for the recipe's.
     """
 
     name: str
@@ -48,6 +65,8 @@ class Cell:
     extra_env: Mapping[str, str] = field(default_factory=dict)
     workload_config: Mapping[str, Any] = field(default_factory=dict)
     collect: Collectors | None = None
+    stop_after: StopAfter | None = None
+    retry_errors: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +83,8 @@ class Recipe:
         extra_env: Environment variables of every cell, above mitigations.
         collect: Collectors of every cell that does not replace them.
         workload_config: Workload settings of every cell.
+        stop_after: The rule of every cell that has none of its own.
+        retry_errors: How many more times a trial runs that ended in an error, unless its cell says otherwise.
         confound: Baseline and speed threshold.
         cells: The cells in the recipe's order.
         source: Where the recipe came from, for messages.
@@ -79,6 +100,17 @@ class Recipe:
     extra_env: Mapping[str, str] = field(default_factory=dict)
     collect: Collectors = field(default_factory=dict)
     workload_config: Mapping[str, Any] = field(default_factory=dict)
+    stop_after: StopAfter = StopAfter()
+    retry_errors: int = 0
     confound: Confound
     cells: tuple[Cell, ...]
     source: str = "recipe"
+
+    def stop_rule(self, cell: Cell) -> StopAfter:
+        """Returns the rule that holds for one of the cells."""
+        return self.stop_after if cell.stop_after is None else cell.stop_after
+
+    def trial_count(self, cell: Cell) -> int:
+        """Returns how many trials one of the cells has at most; what stands nearest to the cell decides."""
+        own = cell.stop_after.max_trials if cell.stop_after is not None else None
+        return own or cell.trials or self.stop_rule(cell).max_trials or self.trials

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from aorta.recipe.model import Cell, Collectors, Recipe
+from aorta.recipe.model import Cell, Collectors, Recipe, StopAfter
 from aorta.registry.model import Environment
 from aorta.registry.registry import INLINE_PREFIX
 
@@ -45,6 +45,10 @@ def resolved_recipe(recipe: Recipe) -> dict[str, Any]:
         data["collect"] = _collect(recipe.collect)
     if recipe.workload_config:
         data["workload_config"] = _copy(recipe.workload_config)
+    if recipe.stop_after.events is not None:
+        data["stop_after"] = _stop_after(recipe.stop_after)
+    if recipe.retry_errors:
+        data["retry_errors"] = recipe.retry_errors
     data["confound"] = {"threshold": recipe.confound.threshold, "baseline_cell": recipe.confound.baseline_cell}
     data["cells"] = [_cell(cell) for cell in recipe.cells]
     return data
@@ -66,7 +70,20 @@ def _cell(cell: Cell) -> dict[str, Any]:
         data["collect"] = _collect(cell.collect)
     if cell.workload_config:
         data["workload_config"] = _copy(cell.workload_config)
+    if cell.stop_after is not None:
+        data["stop_after"] = _stop_after(cell.stop_after)
+    if cell.retry_errors is not None:
+        data["retry_errors"] = cell.retry_errors
     return data
+
+
+def _stop_after(rule: StopAfter) -> dict[str, Any]:
+    if rule.events is None:
+        return {}
+    data: dict[str, Any] = {"events": rule.events}
+    if rule.max_trials is not None:
+        data["max_trials"] = rule.max_trials
+    return data | {"event_verdict": rule.event_verdict}
 
 
 def _environment(environment: Environment) -> str | dict[str, Any]:

@@ -39,6 +39,7 @@ def check_rules(data: Mapping[str, Any], registry: Registry, is_clean: IsClean) 
     yield from _check_names(cells, is_clean)
     yield from _check_inline_names(cells, is_clean)
     yield from _check_baseline(data, cells, is_clean)
+    yield from _check_stop_rules(data, cells, is_clean)
     yield from _check_isolation(data, is_clean)
     yield from _check_identity(data, cells, registry, is_clean)
 
@@ -208,6 +209,34 @@ def find_baseline(cells: list[tuple[str, list[str]]]) -> str | None:
         if mitigations == ["none"]:
             return name
     return cells[0][0] if len(cells) == 1 else None
+
+
+def _check_stop_rules(
+    data: Mapping[str, Any], cells: list[tuple[Place, Mapping[str, Any]]], is_clean: IsClean
+) -> Iterator[Fault]:
+    """Refuses rules that say nothing, or that no cell could ever meet."""
+    for place, scope in ((), data), *cells:
+        where = (*place, "stop_after")
+        if scope.get("stop_after") and is_clean(where) and "events" not in scope["stop_after"]:
+            yield Fault(place=where, message="needs the key 'events'", inside=True)
+    for place, cell in cells:
+        own = cell.get("stop_after") is not None
+        where = (*place, "stop_after") if own else ("stop_after",)
+        rule = cell["stop_after"] if own else data.get("stop_after")
+        counts = [(*place, "trials"), ("trials",)]
+        if not rule or not is_clean(where) or "events" not in rule or not all(map(is_clean, counts)):
+            continue
+        nearest = (rule.get("max_trials") if own else None, cell.get("trials"), rule.get("max_trials"))
+        most = next((count for count in nearest if count is not None), data.get("trials"))
+        if most is not None and rule["events"] > most:
+            name = f" ({short(cell['name'])})" if isinstance(cell.get("name"), str) and not own else ""
+            yield Fault(
+                place=(*where, "events"),
+                message=(
+                    f"is {short(rule['events'])}, but the cell{name} has {short(most)} trials at most, so the rule "
+                    "could never end it; lower one or raise the other"
+                ),
+            )
 
 
 def _check_isolation(data: Mapping[str, Any], is_clean: IsClean) -> Iterator[Fault]:

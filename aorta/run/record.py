@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from aorta.run.report import Report
     from aorta.run.request import Arguments
 
+NOT_NEEDED = "not_needed"
+"""The ``exit_status`` of a trial that its cell no longer needed: it did not run and has no verdict."""
+
 SETUP_PHASES = ("resolve", "setup")
 """Phases whose failure is ``workload_setup_failed``; a constructor's is ``infrastructure_failed``."""
 
@@ -41,13 +44,15 @@ _WHERE = {
 }
 
 
-def verdict(exit_status: str, result: Mapping[str, Any] | None) -> tuple[str, bool]:
-    """Returns ``pass``, ``fail`` or ``error``, and whether the trial's main work did not run.
+def verdict(exit_status: str, result: Mapping[str, Any] | None) -> tuple[str | None, bool]:
+    """Returns ``pass``, ``fail``, ``error`` or None (not needed), and whether the trial's main work did not run.
 
     Args:
         exit_status: The record's ``exit_status``.
         result: The record's ``result``.
     """
+    if exit_status == NOT_NEEDED:
+        return None, False
     did_not_run = result is not None and result["main_work_started"] is False
     if did_not_run or exit_status not in ("ok", "workload_failed"):
         return "error", did_not_run
@@ -134,7 +139,7 @@ def build(
     exit_status: str,
     error: dict[str, Any] | None,
     overlay: Mapping[str, str],
-    device: Mapping[str, Any],
+    device: Mapping[str, Any] | None,
     started_at: float,
     ended_at: float,
     ending: Ending | None = None,
@@ -142,6 +147,7 @@ def build(
     worker_pid: int | None = None,
     environment_probe: str | None = None,
     logs: Mapping[str, str] | None = None,
+    not_needed: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Returns the record, with every key that ``schemas/trial.schema.json`` asks for.
 
@@ -151,7 +157,7 @@ def build(
         exit_status: How the trial ended.
         error: What ended it, or None.
         overlay: The controlled variables as applied.
-        device: What the trial ran on.
+        device: What the trial ran on; None for one that was skipped.
         started_at: Time of the start, in seconds since the epoch.
         ended_at: Time of the end, in seconds since the epoch.
         ending: How the worker ended, or None if there was none.
@@ -159,6 +165,7 @@ def build(
         worker_pid: The worker's process id.
         environment_probe: ``captured`` or ``missing`` if a snapshot was asked for.
         logs: File names of the kept output.
+        not_needed: Why the trial was skipped.
     """
     result = report.result if report else None
     verdict_, did_not_run = verdict(exit_status, result)
@@ -183,6 +190,8 @@ def build(
         "ended_at": iso_utc(ended_at),
         "order": arguments.order,
         "attempt": arguments.attempt,
+        "attempts": [],
+        "not_needed": dict(not_needed) if not_needed else None,
         "steps": cell["steps"],
         "resolved_env_vars": plain(dict(overlay)),
         "environment": cell["environment"],
@@ -194,7 +203,7 @@ def build(
             "kernel": host.release,
             "cpu_count": os.cpu_count(),
         },
-        "device": dict(device),
+        "device": dict(device) if device is not None else None,
         "pid": worker_pid,
         "supervisor_pid": os.getpid(),
         "peak_rss_bytes": ending.peak_rss_bytes if ending else None,
@@ -230,11 +239,13 @@ def progress_line(record: Mapping[str, Any], of: int | None, colour: bool) -> st
     if record["order"] is not None:
         width = len(str(of)) if of else 0
         place = f"[{record['order']:>{width}}" + (f"/{of}] " if of else "] ")
-    word = record["verdict"]
-    if colour:
+    word = record["verdict"] or "not needed"
+    if colour and record["verdict"]:
         code = {"pass": 32, "fail": 31, "error": 33}[word]
         word = f"\x1b[{code}m{word}\x1b[0m"
     line = f"{place}{record['cell']} trial {record['trial']}: {word}  {record['wall_clock_sec']:.2f} s"
+    if record["attempt"] > 1:
+        line += f"  (attempt {record['attempt']})"
     reason = _reason(record)
     return f"{line}  {reason}" if reason else line
 
@@ -242,7 +253,10 @@ def progress_line(record: Mapping[str, Any], of: int | None, colour: bool) -> st
 def _reason(record: Mapping[str, Any]) -> str:
     """Says in one line why a trial did not pass."""
     error = record["error"]
-    if error is not None:
+    if record["not_needed"] is not None:
+        events, word = record["not_needed"]["events"], record["not_needed"]["event_verdict"]
+        reason = f"the cell has its {events} trials with verdict {word}"
+    elif error is not None:
         kind = (
             "" if error["phase"] == "process" or error["type"] in ("launch", "ResolveError") else f"{error['type']}: "
         )

@@ -10,6 +10,7 @@ import re
 
 from aorta._jsonio import read_json
 from aorta.run.launch import LAUNCH_VARIABLES, world_size
+from aorta.run.needed import is_rule
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -140,6 +141,10 @@ def _problem(cell: Any) -> str | None:
             return f"launch.{key} is not an integer"
     if cell["launch"].get("mode") not in ("single_process", "distributed"):
         return "launch.mode is neither single_process nor distributed"
+    if not isinstance(cell.get("retry_errors", 0), int):
+        return "retry_errors is not a whole number"
+    if cell.get("stop_after") is not None and not is_rule(cell["stop_after"]):
+        return "stop_after has no events or no event_verdict"
     if not isinstance(cell["environment"].get("name"), str):
         return "environment.name is missing"
     if not all(isinstance(options, dict) for options in cell["collect"].values()):

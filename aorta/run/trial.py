@@ -12,12 +12,12 @@ import sys
 import time
 
 from aorta._jsonio import write_json_atomic
-from aorta._trialfile import is_current
 from aorta.run import record, request
 from aorta.run.claim import Claim
 from aorta.run.device import Held, hold
 from aorta.run.launch import single_rank_env, too_few_ranks, world_size
 from aorta.run.locks import LockError
+from aorta.run.needed import read_outcome, seen_enough
 from aorta.run.output import ErrorOutput
 from aorta.run.process import (
     TOKEN_VARIABLE,
@@ -27,6 +27,7 @@ from aorta.run.process import (
     fill_standard_descriptors,
 )
 from aorta.run.report import ReportFile
+from aorta.run.retry import Attempts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ class _Trial:
         claim = Claim(arguments.run_dir, arguments.cell, arguments.trial, self._token)
         # Before the device: who waits for another process's trial must not keep the device from it.
         claimed = claim.acquire(
-            is_recorded=lambda: is_current(f"{self._stem}.json", self._cell["fingerprint"]),
+            is_recorded=self._is_recorded,
             pause=self._pause,
             notify=self._notify,
         )
@@ -133,23 +134,54 @@ class _Trial:
     def _run_claimed(self) -> dict[str, Any]:
         os.makedirs(os.path.dirname(self._stem), exist_ok=True)
         base = request.outer_env(os.environ)
-        held = hold(
-            base,
-            self._overlay,
-            count=int(self._cell["launch"]["nproc_per_node"]),
-            slots=self._arguments.devices,
-            lock=self._arguments.device_lock,
-            token=self._token,
-            pause=self._pause,
-            notify=self._notify,
-        )
-        try:
-            trial_record = self._refusal(held) or self._run_worker(base, held)
-            self._signals.check()
-            write_json_atomic(f"{self._stem}.json", trial_record)
-        finally:
-            held.release()
+        attempts = Attempts(self._cell, self._stem)
+        trial_record = self._not_needed()
+        while trial_record is None or attempts.again(trial_record):
+            held = hold(
+                base,
+                self._overlay,
+                count=int(self._cell["launch"]["nproc_per_node"]),
+                slots=self._arguments.devices,
+                lock=self._arguments.device_lock,
+                token=self._token,
+                pause=self._pause,
+                notify=self._notify,
+            )
+            try:
+                # Once more: the wait for a device may have been long.
+                trial_record = self._not_needed() or self._refusal(held) or self._run_worker(base, held)
+                self._signals.check()
+            finally:
+                held.release()
+        attempts.number(trial_record)
+        write_json_atomic(f"{self._stem}.json", trial_record)
+        attempts.forget()
         return trial_record
+
+    def _is_recorded(self) -> bool:
+        """Tells whether the trial has a record that still holds."""
+        outcome = read_outcome(f"{self._stem}.json", self._cell["fingerprint"])
+        if outcome is None or outcome[0] != record.NOT_NEEDED:
+            return outcome is not None
+        return seen_enough(self._cell, self._stem, self._arguments.trial) is not None
+
+    def _not_needed(self) -> dict[str, Any] | None:
+        """Returns the record of a trial whose cell has seen enough without it, or None."""
+        reason = seen_enough(self._cell, self._stem, self._arguments.trial)
+        if reason is None:
+            return None
+        now = time.time()
+        return record.build(
+            self._arguments,
+            self._cell,
+            exit_status=record.NOT_NEEDED,
+            error=None,
+            overlay=self._overlay,
+            device=None,
+            started_at=now,
+            ended_at=now,
+            not_needed=reason,
+        )
 
     def _notify(self, text: str) -> None:
         _say(f"aorta: {self._arguments.cell} trial {self._arguments.trial}: {text}")

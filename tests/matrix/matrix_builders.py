@@ -138,6 +138,8 @@ def record(of: dict[str, Any], trial: int = 0, outcome: str = "pass", **fields: 
         "ended_at": "2026-04-28T14:12:06.000Z",
         "order": None,
         "attempt": 1,
+        "attempts": [],
+        "not_needed": None,
         "steps": of["steps"],
         "resolved_env_vars": {name: entry["value"] for name, entry in of["env"].items()},
         "environment": of["environment"],

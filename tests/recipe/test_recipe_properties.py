@@ -48,6 +48,12 @@ _CONFIG = st.dictionaries(
 _OPTIONS = st.dictionaries(_NAMES.map(lambda name: f"NANLOG_{name}"), _VALUES, max_size=2)
 _COLLECT = st.just([]) | st.just(["layer_numerics"]) | st.fixed_dictionaries({"layer_numerics": st.none() | _OPTIONS})
 _COUNT = st.integers(1, 10**30)
+_STOP = st.just({}) | st.fixed_dictionaries(
+    # Below every number of trials, so that each cell can meet it.
+    {"events": st.just(1)},
+    optional={"max_trials": st.none() | _COUNT, "event_verdict": st.sampled_from(["fail", "pass", "error", None])},
+)
+_RETRIES = st.none() | st.integers(0, 100)
 _IMAGE = st.from_regex(r"[a-z0-9]{1,6}(/[a-z0-9]{1,4})?(:[a-z0-9.]{1,4})?", fullmatch=True)
 _CELL = st.fixed_dictionaries(
     {
@@ -62,6 +68,8 @@ _CELL = st.fixed_dictionaries(
         "extra_env": st.none() | _ENV,
         "collect": st.none() | _COLLECT,
         "workload_config": st.none() | _CONFIG,
+        "stop_after": st.none() | _STOP,
+        "retry_errors": _RETRIES,
     },
 )
 _RESERVED = set(load_schema("recipe")["$defs"]["cell"]["properties"]["name"]["not"]["enum"])
@@ -85,6 +93,8 @@ _RECIPE = st.fixed_dictionaries(
         "extra_env": _ENV,
         "collect": _COLLECT,
         "workload_config": _CONFIG,
+        "stop_after": st.none() | _STOP,
+        "retry_errors": _RETRIES,
         "confound": st.fixed_dictionaries({}, optional={"threshold": st.floats(0.01, 1e300)}),
     },
 ).map(lambda data: {**data, "confound": {**data.get("confound", {}), "baseline_cell": data["cells"][0]["name"]}})

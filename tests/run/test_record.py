@@ -37,7 +37,16 @@ def test_verdict_without_a_result() -> None:
 
 def record(**changes: Any) -> dict[str, Any]:
     base = {"cell": "baseline-local", "trial": 1, "order": 5, "verdict": "pass", "wall_clock_sec": 1.236}
-    return {**base, "exit_status": "ok", "error": None, "did_not_run": False, "result": RESULT, **changes}
+    return {
+        **base,
+        "exit_status": "ok",
+        "attempt": 1,
+        "not_needed": None,
+        "error": None,
+        "did_not_run": False,
+        "result": RESULT,
+        **changes,
+    }
 
 
 def test_progress_of_a_pass() -> None:

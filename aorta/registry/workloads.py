@@ -42,7 +42,7 @@ _KNOWN_UNREGISTERED = {
     "race": WorkloadTraits(
         launch_mode="distributed", min_world_size=2, isolation_supported=frozenset({"process"}), isolation_required=True
     ),
-    "llm_determinism": WorkloadTraits(launch_mode="distributed", isolation_default="in_process"),
+    "llm_determinism": WorkloadTraits(launch_mode="distributed"),
 }
 
 

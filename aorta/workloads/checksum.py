@@ -1,4 +1,6 @@
-"""A position-sensitive checksum of a tensor's bits, computed where the tensor is.
+"""Checksums of a tensor's bits, computed where the tensor is.
+
+Verdicts rest on the position-sensitive one; the plain sum stands beside it for comparison.
 
 Imports torch; import this module from ``setup()`` or ``run()``.
 """
@@ -29,16 +31,27 @@ def tensor_checksum(tensor: torch.Tensor) -> torch.Tensor:
         tensor: Any shape, layout and dtype of 1, 2, 4, 8 or 16 (complex128) bytes. Elements count in logical
             order; shape and strides do not enter.
     """
-    flat = tensor.detach()
-    flat = torch.view_as_real(flat.resolve_conj()) if flat.is_complex() else flat
-    flat = flat.contiguous().reshape(-1)
-    bits_N = flat.view(_INT_OF_SIZE[flat.element_size()])
+    bits_N = _bits(tensor)
     total = torch.zeros((), dtype=torch.int64, device=bits_N.device)
     for start in range(0, bits_N.numel(), _CHUNK):
         part = bits_N[start : start + _CHUNK].to(torch.int64)
         position = torch.arange(start + 1, start + 1 + part.numel(), device=part.device, dtype=torch.int64)
         total += _scramble(position.mul_(_GOLDEN).add_(part)).sum()
     return total
+
+
+def plain_checksum(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns the sum of all elements' bit patterns as signed integers, with wrap-around in 64 bits.
+
+    It misses whatever leaves the sum alone: swaps, shifts, and changes that cancel out.
+
+    Args:
+        tensor: As for :func:`tensor_checksum`.
+
+    Returns:
+        A 0-d int64 tensor on the same device.
+    """
+    return _bits(tensor).sum(dtype=torch.int64)
 
 
 def fold_checksums(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
@@ -49,6 +62,14 @@ def fold_checksums(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 def checksum_hex(value: int) -> str:
     """Writes a checksum that was read from the device as 16 hexadecimal digits."""
     return f"{value & 0xFFFFFFFFFFFFFFFF:016x}"
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns the elements in logical order as signed integers of their size."""
+    flat = tensor.detach()
+    flat = torch.view_as_real(flat.resolve_conj()) if flat.is_complex() else flat
+    flat = flat.contiguous().reshape(-1)
+    return flat.view(_INT_OF_SIZE[flat.element_size()])
 
 
 def _scramble(x: torch.Tensor) -> torch.Tensor:

@@ -244,6 +244,13 @@ class Injector:
             # Keeps the struck content: what a buffer held before is what was last in it, right or wrong.
             self._former[buffer] = tensor.detach().clone()
 
+    def forget(self) -> None:
+        """Drops what buffers held, so that ``stale_buffer`` and ``partial_write`` fall back to zeros again.
+
+        For a workload whose buffers hold the same content at each step, where a stale one could not be found.
+        """
+        self._former.clear()
+
     def step(self, step: int) -> None:
         """Strikes the process at the start of a step: sleeps, hangs, or ends it; negative steps never are struck.
 

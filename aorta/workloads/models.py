@@ -31,6 +31,7 @@ class ModelSpec:
         vocab_size: Number of token ids.
         num_experts: Feed-forward networks a block; from 2 on a top-1 router chooses among them.
         max_positions: Longest sequence.
+        gated_ffn: Whether a feed-forward network multiplies its inner values with a gate (SwiGLU).
     """
 
     attention: Attention
@@ -41,6 +42,7 @@ class ModelSpec:
     vocab_size: int
     num_experts: int
     max_positions: int
+    gated_ffn: bool = False
 
 
 class KVCache:
@@ -127,13 +129,41 @@ class FeedForward(nn.Module):  # type: ignore[misc]
         return out
 
 
-class ExpertFeedForward(nn.Module):  # type: ignore[misc]
-    """A mixture of feed-forward networks: a router sends each token to the one it scores highest."""
+class GatedFeedForward(nn.Module):  # type: ignore[misc]
+    """Two linear layers side by side, one of them as a SiLU gate of the other, and one that joins them (SwiGLU)."""
 
-    def __init__(self, hidden_size: int, ffn_size: int, num_experts: int) -> None:
+    def __init__(self, hidden_size: int, ffn_size: int) -> None:
+        super().__init__()
+        self.gate = nn.Linear(hidden_size, ffn_size, bias=False)
+        self.up = nn.Linear(hidden_size, ffn_size, bias=False)
+        self.down = nn.Linear(ffn_size, hidden_size, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Works on the last dimension, D in and out."""
+        out: torch.Tensor = self.down(F.silu(self.gate(x)) * self.up(x))
+        return out
+
+
+class ExpertFeedForward(nn.Module):  # type: ignore[misc]
+    """A mixture of feed-forward networks: a router sends each token to the one it scores highest.
+
+    Args:
+        hidden_size: Width of a token.
+        ffn_size: Inner width of each network.
+        num_experts: Number of networks.
+        expert: Kind of the networks.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        ffn_size: int,
+        num_experts: int,
+        expert: type[FeedForward | GatedFeedForward] = FeedForward,
+    ) -> None:
         super().__init__()
         self.router = nn.Linear(hidden_size, num_experts, bias=False)
-        self.experts = nn.ModuleList(FeedForward(hidden_size, ffn_size) for _ in range(num_experts))
+        self.experts = nn.ModuleList(expert(hidden_size, ffn_size) for _ in range(num_experts))
 
     def forward(self, x_BTD: torch.Tensor) -> torch.Tensor:
         """Returns the chosen expert's output for each token, scaled by its probability so the router learns."""
@@ -158,10 +188,11 @@ class Block(nn.Module):  # type: ignore[misc]
             self.attention_norm = nn.LayerNorm(spec.hidden_size)
             self.attention = SelfAttention(spec, layer)
         self.ffn_norm = nn.LayerNorm(spec.hidden_size)
+        kind = GatedFeedForward if spec.gated_ffn else FeedForward
         self.ffn = (
-            ExpertFeedForward(spec.hidden_size, spec.ffn_size, spec.num_experts)
+            ExpertFeedForward(spec.hidden_size, spec.ffn_size, spec.num_experts, kind)
             if spec.num_experts >= 2
-            else FeedForward(spec.hidden_size, spec.ffn_size)
+            else kind(spec.hidden_size, spec.ffn_size)
         )
 
     def forward(self, x_BTD: torch.Tensor, cache: CacheView | None = None) -> torch.Tensor:

@@ -12,9 +12,6 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from aorta.workloads.base import WorkloadResult
@@ -25,6 +22,7 @@ from aorta.workloads.finite import NonFinite, find_nonfinite
 from aorta.workloads.inject import Injector, merge_reports
 from aorta.workloads.models import ModelSpec, TokenModel, build_model, parameter_count
 from aorta.workloads.process_group import RankInfo, gather_objects
+from aorta.workloads.sharding import local_part, shard_model
 from aorta.workloads.timing import Stopwatch
 
 if TYPE_CHECKING:
@@ -95,12 +93,7 @@ class TrainingSession:
     def _parallelise(self, model: TokenModel) -> nn.Module:
         if self._settings.parallelism == "ddp":
             return DistributedDataParallel(model, device_ids=[self._device] if self._device.type == "cuda" else None)
-        mesh = init_device_mesh(self._device.type, (self._info.world_size,))
-        # Gradients are reduced in float32: a sum over ranks in bfloat16 would depend on how many ranks there are.
-        policy = MixedPrecisionPolicy(param_dtype=self._dtype, reduce_dtype=torch.float32)
-        for block in model.blocks:
-            fully_shard(block, mesh=mesh, mp_policy=policy)
-        fully_shard(model, mesh=mesh, mp_policy=policy)
+        shard_model(model, self._device, self._info.world_size, self._dtype)
         return model
 
     def _next_batch(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -137,9 +130,9 @@ class TrainingSession:
             return
         for name, parameter in self._named_parameters():
             if not gradients:
-                self._injector.tensor(name, _local(parameter.detach()), step=at)
+                self._injector.tensor(name, local_part(parameter.detach()), step=at)
             elif parameter.grad is not None:
-                self._injector.tensor(f"{name}.grad", _local(parameter.grad), step=at)
+                self._injector.tensor(f"{name}.grad", local_part(parameter.grad), step=at)
 
     def _check(self, loss: torch.Tensor, logits_BTV: torch.Tensor, step: int, phase: Phase) -> None:
         """Looks at a finished step, outside the timed part; reads from the device once if all is well."""
@@ -152,7 +145,7 @@ class TrainingSession:
         if checks.fail_on_nan_grad:
             for name, parameter in self._named_parameters():
                 if parameter.grad is not None:
-                    watched.append(("fail_on_nan_grad", f"{name}.grad", _local(parameter.grad)))
+                    watched.append(("fail_on_nan_grad", f"{name}.grad", local_part(parameter.grad)))
         check_of = {name: check for check, name, _ in watched}
         by_check: dict[str, list[NonFinite]] = {}
         for found in find_nonfinite([(name, tensor) for _, name, tensor in watched]):
@@ -217,8 +210,3 @@ def _model_spec(model: TrainingModelConfig, seq_len: int) -> ModelSpec:
         num_experts=model.num_experts if model.kind == "moe_transformer" else 1,
         max_positions=seq_len,
     )
-
-
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns this rank's shard of a distributed tensor, or the tensor itself."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

@@ -72,7 +72,8 @@ def test_traits_of_the_built_ins_import_no_torch() -> None:
     """Looking at the built-in workloads must not cost a torch import."""
     code = (
         "import sys; from aorta.registry.workloads import traits;"
-        "[traits(name) for name in ('training', 'inference', 'gpu_smoke')]; print('torch' in sys.modules)"
+        "[traits(name) for name in ('training', 'inference', 'gpu_smoke', 'llm_determinism')];"
+        "print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

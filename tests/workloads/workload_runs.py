@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -50,16 +51,35 @@ def run_once(workload: Workload) -> WorkloadResult:
 
 def run_ranks(config: dict[str, Any], world_size: int = 1, poison_rank: int | None = None) -> list[dict[str, Any]]:
     """Runs ``training`` in fresh processes, one a rank, and returns each rank's result as a mapping."""
-    environment = {k: v for k, v in os.environ.items() if k not in _LAUNCHER_VARIABLES}
-    request = json.dumps({"config": config, "poison_rank": poison_rank})
-    if world_size > 1:
-        with socket.socket() as probe:
+    return spawn_ranks(_DRIVER, {"config": config, "poison_rank": poison_rank}, world_size)
+
+
+def free_ports(count: int) -> list[int]:
+    """Returns that many different ports of this host that are free now."""
+    with contextlib.ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
             probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        return [probe.getsockname()[1] for probe in probes]
+
+
+def spawn_ranks(driver: Path, request: Any, world_size: int = 1) -> list[Any]:
+    """Runs a script in fresh processes, one a rank, and returns what each printed last, read as JSON.
+
+    Args:
+        driver: The script; its one argument is the request as JSON.
+        request: Anything that JSON holds.
+        world_size: Number of ranks, on this host.
+    """
+    environment = {k: v for k, v in os.environ.items() if k not in _LAUNCHER_VARIABLES}
+    # Ranks that share a few cores wait for each other's threads.
+    environment["OMP_NUM_THREADS"] = "1"
+    if world_size > 1:
+        (port,) = free_ports(1)
         environment |= {"WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     processes = [
         subprocess.Popen(
-            [sys.executable, str(_DRIVER), request],
+            [sys.executable, str(driver), json.dumps(request)],
             env=environment | ({"RANK": str(rank), "LOCAL_RANK": str(rank)} if world_size > 1 else {}),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -97,6 +97,13 @@ def sweep() -> None:
     help="At most N trials at once on this host [default: one per accelerator, one without any].",
 )
 @options.trial_timeout
+@click.option(
+    "--nproc-per-node",
+    type=click.IntRange(min=1, max=1024),
+    metavar="N",
+    help="Ranks of each trial of a distributed workload, started on this host [default: 1; under torchrun, its own].",
+)
+@click.option("--rank-logs", is_flag=True, help="Keep the output of every rank beside its trial's record.")
 @click.option("--verbose", "-v", is_flag=True, help="Show Snakemake's own log.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
@@ -135,9 +142,9 @@ def run(context: click.Context, /, **given: Any) -> None:
     elif not options.given(context, ("mode", *_RECIPE_FLAGS)):
         raise click.UsageError("give --recipe FILE, or --mode matrix with --workload, --trials and --steps")
     config: dict[str, object] = {"output": given["output"]}
-    optional = ("recipe", "run_dir", "devices", "trial_timeout")
+    optional = ("recipe", "run_dir", "devices", "trial_timeout", "nproc_per_node")
     config.update({name: given[name] for name in optional if given[name] is not None})
-    config.update({name: True for name in ("fresh", "refresh", "strict") if given[name]})
+    config.update({name: True for name in ("fresh", "refresh", "strict", "rank_logs") if given[name]})
     if given["collect"] is not None:
         # As a list, since Snakemake reads an empty string as nothing at all.
         config["collect"] = [name.strip() for name in given["collect"].split(",") if name.strip()]
@@ -145,7 +152,10 @@ def run(context: click.Context, /, **given: Any) -> None:
         config["mitigations_file"] = list(given["mitigations_files"])
     flags = None if given["recipe"] is not None else MatrixFlags(**{name: given[name] for name in _RECIPE_FLAGS})
     if given["dry_run"]:
-        click.echo(dry_run_text(config, flags))
+        text = dry_run_text(config, flags)
+        # Empty where another rank tells.
+        if text:
+            click.echo(text)
         return
     jobs, verbose = given["jobs"], given["verbose"]
     raise SystemExit(run_sweep(config, jobs=jobs, verbose=verbose, working_directory=Path.cwd(), flags=flags))

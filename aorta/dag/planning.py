@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from aorta._resources import resource_path
+from aorta.dag.launching import find_world
 from aorta.dag.settings import Settings, SettingsError
 from aorta.plan.compile import CompileSettings, RegisteredWorkload, compile_plan
 from aorta.plan.model import Plan
@@ -79,6 +80,7 @@ def plan_recipe(
     recipe = load_recipe(find_recipe(settings.recipe), registry) if load is None else load(registry)
     if settings.collect is not None:
         recipe = override_collectors(recipe, settings.collect)
+    world = find_world(settings, ambient)
     plan = compile_plan(
         recipe,
         registered_workload(recipe.workload),
@@ -89,6 +91,9 @@ def plan_recipe(
             order_seed=settings.order_seed,
             strict=settings.strict,
             sidecars=tuple(map(str, settings.mitigations_files)),
+            nnodes=world.nnodes,
+            nproc_per_node=world.nproc_per_node,
+            rank_logs=settings.rank_logs,
         ),
         created_at=now.astimezone(UTC).isoformat(timespec="microseconds"),
     )

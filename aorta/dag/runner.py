@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import signal
@@ -16,11 +15,13 @@ from typing import Any
 from aorta._jsonio import read_json, write_text_atomic
 from aorta._resources import resource_path
 from aorta.dag.errors import bad_input_exits, say
+from aorta.dag.launching import REFUSED_HERE, World, find_world, launch_problems
 from aorta.dag.leftovers import clear_leftovers
 from aorta.dag.lock import lock_plan
 from aorta.dag.planning import plan_recipe
-from aorta.dag.settings import Settings, read_settings
+from aorta.dag.settings import Settings, SettingsError, read_settings
 from aorta.dag.sweep import check_size, warning_lines
+from aorta.dag.torchrun import Hub, end_with_parent, follow
 from aorta.plan.model import Plan, PlanFileError
 from aorta.plan.overlay import overlay_values
 from aorta.plan.paths import RunLayout
@@ -29,8 +30,6 @@ from aorta.recipe.flags import SOURCE, MatrixFlags
 from aorta.text import columns
 
 COMPLETE, INCOMPLETE, BAD_INPUT = 0, 1, 2
-
-_PR_SET_PDEATHSIG = 1
 
 
 def run_sweep(
@@ -54,12 +53,26 @@ def run_sweep(
         The exit code: 0 complete, 1 incomplete (with ``strict`` also when a cell errored or never ran), 2 bad input.
     """
     with bad_input_exits():
-        choice = _choose(config, flags)
+        world = find_world(_settings(config, flags), os.environ)
+        if world.rank:
+            return follow(world, os.environ, working_directory)
+        choice = _choose(config, flags, world)
         if flags is not None:
             config = {**config, "recipe": str(_write_recipe(choice.run_dir, flags))}
     # The directory is chosen already; the workflow must not look again.
     config = {name: value for name, value in config.items() if name != "fresh"} | {"run_dir": str(choice.run_dir)}
-    code = _run_interruptible(_snakemake_command(config, jobs, verbose), working_directory)
+    command = _snakemake_command(config, jobs, verbose)
+    if world.rank is None:
+        code = _run_interruptible(command, working_directory)
+        return _sum_up(code, choice, config)
+    with Hub(world, os.environ, working_directory) as hub:
+        code = _run_interruptible(command, working_directory, hub)
+        hub.exit_code = _sum_up(code, choice, config)
+    return hub.exit_code
+
+
+def _sum_up(code: int, choice: RunChoice, config: Mapping[str, Any]) -> int:
+    """Writes what Snakemake could not, tells a person how the sweep ended, and returns its exit code."""
     for notice in clear_leftovers(choice.run_dir):
         say(notice)
     if code == BAD_INPUT:
@@ -120,6 +133,9 @@ def dry_run_text(config: Mapping[str, Any], flags: MatrixFlags | None = None) ->
     """Returns what a sweep would run; reads only, and ends the process with 2 on bad input."""
     with bad_input_exits():
         settings = _settings(config, flags)
+        world = find_world(settings, os.environ)
+        if world.rank:
+            return ""
         now = datetime.now().astimezone()
         plan = plan_recipe(settings, now=now, load=flags.load if flags else None)
         choice = choose_run(
@@ -131,7 +147,10 @@ def dry_run_text(config: Mapping[str, Any], flags: MatrixFlags | None = None) ->
             reuse_finished=settings.run_dir is not None,
             now=now,
         )
-    return "\n".join([*_dry_run_lines(plan, choice), "", "dry run: the recipe is valid; nothing was written"])
+    refusals = [f"warning: {REFUSED_HERE}: {text}" for text in launch_problems(plan, world)]
+    return "\n".join(
+        [*_dry_run_lines(plan, choice), *refusals, "", "dry run: the recipe is valid; nothing was written"]
+    )
 
 
 def _settings(config: Mapping[str, Any], flags: MatrixFlags | None) -> Settings:
@@ -146,12 +165,15 @@ def _write_recipe(run_dir: Path, flags: MatrixFlags) -> Path:
     return path
 
 
-def _choose(config: Mapping[str, Any], flags: MatrixFlags | None) -> RunChoice:
+def _choose(config: Mapping[str, Any], flags: MatrixFlags | None, world: World) -> RunChoice:
     """Chooses the run directory, and makes it when it is new."""
     settings = _settings(config, flags)
     now = datetime.now().astimezone()
     plan = plan_recipe(settings, now=now, load=flags.load if flags else None)
     check_size(plan)
+    problems = launch_problems(plan, world)
+    if problems:
+        raise SettingsError(problems)
     if settings.run_dir is not None:
         return choose_run(
             plan, settings.output, run_dir=settings.run_dir, fresh=settings.fresh, refresh=settings.refresh, now=now
@@ -219,22 +241,18 @@ def _snakemake_command(config: Mapping[str, Any], jobs: int | None, verbose: boo
     return [*command, "--config", *settings]
 
 
-def _run_interruptible(command: list[str], working_directory: Path) -> int:
+def _run_interruptible(command: list[str], working_directory: Path, hub: Hub | None = None) -> int:
     """Runs Snakemake and waits for it through signals, so that what it leaves is always summed up.
 
     Ctrl-C reaches the whole foreground group, Snakemake included; a SIGTERM to this process alone is passed on. A
     SIGKILL takes Snakemake along, which would hold the run directory otherwise; its trials run on, and the next start
-    waits for them.
+    waits for them. With other ranks to lead, Snakemake also ends when one of the ranks has gone.
     """
-    libc = ctypes.CDLL(None)
-    parent = os.getpid()
-
-    def die_with_parent() -> None:
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:
-            os._exit(INCOMPLETE)
-
-    process = subprocess.Popen(command, cwd=working_directory, preexec_fn=die_with_parent)
+    env = None if hub is None else {**os.environ, **hub.variables}
+    signum = signal.SIGKILL if hub is None else signal.SIGTERM
+    process = subprocess.Popen(command, cwd=working_directory, env=env, preexec_fn=lambda: end_with_parent(signum))
+    if hub is not None:
+        hub.watch(process)
     previous = {
         signal.SIGINT: signal.signal(signal.SIGINT, lambda number, frame: say("stopping; finished trials are kept")),
         signal.SIGTERM: signal.signal(signal.SIGTERM, lambda number, frame: process.send_signal(number)),

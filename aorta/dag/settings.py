@@ -34,6 +34,8 @@ class Settings:
     trial_timeout: float = 86400
     devices: int | None = None
     order_seed: int = 0
+    nproc_per_node: int = 1
+    rank_logs: bool = False
     mitigations_files: tuple[Path, ...] = ()
     collect: tuple[str, ...] | None = None
 
@@ -74,6 +76,8 @@ def read_settings(config: Mapping[str, Any]) -> Settings:
         trial_timeout=config.get("trial_timeout", 86400),
         devices=None if devices == "auto" else devices,
         order_seed=config.get("order_seed", 0),
+        nproc_per_node=config.get("nproc_per_node", 1),
+        rank_logs=config.get("rank_logs", False),
         mitigations_files=tuple(Path(path) for path in _listed(config.get("mitigations_file"))),
         collect=None if config.get("collect") is None else tuple(_names(config["collect"])),
     )

@@ -18,6 +18,7 @@ from typing import Any
 
 from aorta._jsonio import json_digest, read_json, write_json_atomic
 from aorta.dag.errors import bad_input_exits, say
+from aorta.dag.launching import REFUSED_HERE, find_world, launch_problems
 from aorta.dag.leftovers import clear_leftovers
 from aorta.dag.lock import RunLock, lock_plan
 from aorta.dag.quiet import show_errors
@@ -28,6 +29,10 @@ from aorta.plan.model import Plan, PlanFileError
 from aorta.plan.order import positions, trial_order
 from aorta.plan.paths import RunLayout
 from aorta.plan.rundir import RunChoice, choose_run, materialise, read_plan
+from aorta.run.start import HUB_VARIABLE
+
+SUPERVISOR = Path(__file__).resolve().parent.parent / "run" / "supervise.py"
+"""The trial's program."""
 
 TRIAL_LIMIT = 1_000_000
 """Most trials that one run may have; Snakemake holds every job in memory."""
@@ -42,7 +47,12 @@ class Sweep:
     """
 
     def __init__(
-        self, choice: RunChoice, settings: Settings | None, pointer: Path, sidecars: Sequence[Path] = ()
+        self,
+        choice: RunChoice,
+        settings: Settings | None,
+        pointer: Path,
+        sidecars: Sequence[Path] = (),
+        problems: Sequence[str] = (),
     ) -> None:
         self.plan = choice.plan
         self.layout = RunLayout(choice.run_dir, choice.plan.workload)
@@ -50,6 +60,7 @@ class Sweep:
         self._settings = settings
         self._pointer = pointer
         self._sidecars = sidecars
+        self._problems = list(problems)
         self._cells = {cell.name: cell for cell in choice.plan.cells}
         self._files = {cell.name: CellFiles(self.layout, cell) for cell in choice.plan.cells}
         if settings is not None:
@@ -61,6 +72,10 @@ class Sweep:
         # A job process has no DAG to decide about.
         self._started = settings is None
         self.devices = 1
+        # How many of them one trial takes.
+        self.devices_per_trial = 1
+        # Under torchrun the other ranks' processes are there already and are called to each trial.
+        self._launcher = ["--launcher", "torchrun"] if HUB_VARIABLE in os.environ else []
 
     # What the rules name.
 
@@ -125,9 +140,9 @@ class Sweep:
         order = ["--order", str(place), "--of", str(self.plan.trial_count)] if place else []
         return shlex.join(
             [
-                *(_python(), "-I", "-S", os.fspath(_SUPERVISOR), "--run-dir", str(self.layout.run_dir)),
+                *(_python(), "-I", "-S", os.fspath(SUPERVISOR), "--run-dir", str(self.layout.run_dir)),
                 *("--cell", cell, "--trial", trial, "--fingerprint", self._cells[cell].fingerprint),
-                *("--devices", str(self.devices), *order),
+                *("--devices", str(self.devices), *order, *self._launcher),
             ]
         )
 
@@ -161,6 +176,9 @@ class Sweep:
             return
         run_dir = self.layout.run_dir
         with bad_input_exits():
+            # Not when the Snakefile was read: what would be refused can still be looked at, with --dry-run.
+            if self._problems:
+                raise SettingsError(self._problems)
             self._claim()
             self._pointer.parent.mkdir(parents=True, exist_ok=True)
             write_json_atomic(self._pointer, {"run_dir": str(run_dir)})
@@ -180,11 +198,20 @@ class Sweep:
         show_errors(workflow)
         from aorta.run.device import count_accelerators
 
-        self.devices = self._settings.devices or max(1, count_accelerators())
+        accelerators = count_accelerators()
+        self.devices = self._settings.devices or max(1, accelerators)
+        if self._launcher:
+            # The other ranks' processes follow one trial at a time.
+            self.devices_per_trial = self.devices
+        elif accelerators:
+            # Each rank takes one; where there are fewer, the trial still gets all there are and says what it misses.
+            self.devices_per_trial = min(self.plan.launch["nproc_per_node"], self.devices)
         limit_devices(workflow, self.devices)
 
     def show(self) -> None:
-        """Prints the matrix and where it lies."""
+        """Prints the matrix and where it lies; a job process says nothing."""
+        if self._settings is None:
+            return
         try:
             print(self.layout.matrix_md.read_text("utf-8"))
         except OSError as error:
@@ -202,7 +229,7 @@ class Sweep:
         """
         from aorta.matrix import write_matrix
 
-        if not self.layout.plan.is_file():
+        if self._settings is None or not self.layout.plan.is_file():
             return
         try:
             write_matrix(self.layout.run_dir)
@@ -260,9 +287,12 @@ def open_sweep(config: Mapping[str, Any], *, main_process: bool) -> Sweep:
             now=now,
         )
     say_about(choice)
+    problems = launch_problems(plan, find_world(settings, os.environ), workflow=True)
+    for problem in problems:
+        say(f"warning: {REFUSED_HERE}: {problem}")
     # Where a continued run's older values stay, so do the copies of the files that they came from.
     sidecars = settings.mitigations_files if choice.plan.key == plan.key else ()
-    return Sweep(choice, settings, pointer, sidecars)
+    return Sweep(choice, settings, pointer, sidecars, problems)
 
 
 def say_about(choice: RunChoice) -> None:
@@ -305,6 +335,3 @@ def pointer_path(config: Mapping[str, Any]) -> Path:
 
 def _python() -> str:
     return sys.executable or "python3"
-
-
-_SUPERVISOR = Path(__file__).resolve().parent.parent / "run" / "supervise.py"

@@ -43,12 +43,18 @@ class CompileSettings:
         order_seed: Seed of the trials' order.
         strict: Whether a warning about the recipe is an error.
         sidecars: Sidecar files in use, for the record.
+        nnodes: Hosts that a trial of a distributed workload is spread over.
+        nproc_per_node: Its ranks on each.
+        rank_logs: Whether every rank's output is kept.
     """
 
     trial_timeout_sec: float | None = None
     order_seed: int = 0
     strict: bool = False
     sidecars: tuple[str, ...] = ()
+    nnodes: int = 1
+    nproc_per_node: int = 1
+    rank_logs: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +124,7 @@ def compile_plan(
         warnings += _config_warnings(cell.name, workload, request["workload_config"])
         warnings += _host_warnings(recipe.workload, cell.name, cell.environment, workload)
     warnings += _ambient_warnings(cells, ambient)
+    warnings += _launch_warnings(recipe.workload, workload, settings)
     return Plan(
         workload=recipe.workload,
         ticket=recipe.ticket,
@@ -130,6 +137,7 @@ def compile_plan(
         trial_isolation=recipe.trial_isolation,
         order_seed=settings.order_seed,
         strict=settings.strict,
+        launch=_world(workload, settings),
         warnings=tuple(warnings),
         created_at=created_at,
         aorta_version=__version__,
@@ -162,12 +170,12 @@ def cell_request(
         "isolation": isolation,
         "launch": {
             "mode": traits.launch_mode,
-            "nnodes": 1,
-            "nproc_per_node": 1,
+            **_world(workload, settings),
             "min_world_size": traits.min_world_size,
         },
         "acts_on": sorted(traits.acts_on),
         "save_logs": recipe.save_logs,
+        "rank_logs": settings.rank_logs,
         "trial_timeout_sec": settings.trial_timeout_sec,
     }
     request["fingerprint"] = fingerprint(request)
@@ -246,6 +254,23 @@ def _host_warnings(
             ),
         }
     ]
+
+
+def _world(workload: RegisteredWorkload, settings: CompileSettings) -> dict[str, int]:
+    """Returns ``nnodes`` and ``nproc_per_node`` of a trial; a single_process workload has one process in any case."""
+    if workload.traits.launch_mode != "distributed":
+        return {"nnodes": 1, "nproc_per_node": 1}
+    return {"nnodes": settings.nnodes, "nproc_per_node": settings.nproc_per_node}
+
+
+def _launch_warnings(name: str, workload: RegisteredWorkload, settings: CompileSettings) -> list[dict[str, Any]]:
+    if workload.traits.launch_mode == "distributed" or settings.nproc_per_node == 1:
+        return []
+    message = (
+        f"nproc_per_node is {settings.nproc_per_node}, but workload {name!r} is single_process: "
+        "each of its trials runs one process"
+    )
+    return [{"cell": None, "code": "nproc_per_node_ignored", "message": message}]
 
 
 def _ambient_warnings(cells: list[PlannedCell], ambient: Mapping[str, str]) -> list[dict[str, Any]]:

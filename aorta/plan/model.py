@@ -9,6 +9,8 @@ from typing import Any
 from aorta._jsonio import json_digest
 
 SCHEMA_VERSION = 1
+ONE_RANK = {"nnodes": 1, "nproc_per_node": 1}
+"""The world of a trial that is not distributed, or whose ranks nobody asked for."""
 
 
 class PlanFileError(Exception):
@@ -55,6 +57,7 @@ class Plan:
         trial_isolation: The recipe's ``trial_isolation``.
         order_seed: Seed of the trials' order.
         strict: Whether warnings were to be errors.
+        launch: ``nnodes`` and ``nproc_per_node`` of each trial.
         warnings: Mappings with ``cell`` (name or None), ``code`` and ``message``.
         history: Earlier plans of the same run directory, oldest first: ``created_at``, ``plan_key``,
             ``aorta_version`` and ``trials``.
@@ -73,6 +76,7 @@ class Plan:
     trial_isolation: str = "auto"
     order_seed: int = 0
     strict: bool = False
+    launch: Mapping[str, int] = field(default_factory=lambda: dict(ONE_RANK))
     warnings: tuple[Mapping[str, Any], ...] = ()
     history: tuple[Mapping[str, Any], ...] = ()
     created_at: str
@@ -92,6 +96,9 @@ class Plan:
             asked["cells"] = [
                 {name: value for name, value in cell.items() if name != "retry_errors"} for cell in asked["cells"]
             ]
+        if self.launch != ONE_RANK:
+            # Not the recipe's, but asked for like it: a run with two ranks does not continue one with one.
+            asked["launch"] = dict(self.launch)
         return json_digest(asked)
 
     @property
@@ -112,6 +119,7 @@ class Plan:
             "trial_isolation": self.trial_isolation,
             "order_seed": self.order_seed,
             "strict": self.strict,
+            "launch": dict(self.launch),
             "confound": dict(self.confound),
             "recipe": dict(self.recipe),
             "recipe_source": self.recipe_source,
@@ -173,6 +181,8 @@ class Plan:
                 trial_isolation=_text(value["trial_isolation"]),
                 order_seed=int(value["order_seed"]),
                 strict=bool(value["strict"]),
+                # Plans of older versions have no such key.
+                launch={name: _count(count) for name, count in value.get("launch", ONE_RANK).items()},
                 warnings=tuple(dict(warning) for warning in value["warnings"]),
                 history=tuple(dict(entry) for entry in value["history"]),
                 created_at=_text(value["created_at"]),

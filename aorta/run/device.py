@@ -48,17 +48,24 @@ class Held:
     """What a trial holds.
 
     Attributes:
-        device: ``kind``, ``index`` and ``identity``, as the record has them.
-        variables: Environment variables that pin the worker.
+        devices: ``kind``, ``index`` and ``identity`` of each, as the record has them; local rank n uses the n-th.
+        variables: Environment variables that pin the workers.
     """
 
-    def __init__(self, device: dict[str, Any], variables: dict[str, str], locks: HostLocks | None = None) -> None:
-        self.device = device
+    def __init__(
+        self, devices: list[dict[str, Any]], variables: dict[str, str], locks: HostLocks | None = None
+    ) -> None:
+        self.devices = devices
         self.variables = variables
         self._locks = locks
 
+    @property
+    def device(self) -> dict[str, Any]:
+        """The first of the devices."""
+        return self.devices[0]
+
     def release(self) -> None:
-        """Lets go of the device."""
+        """Lets go of the devices."""
         if self._locks is not None:
             self._locks.release()
 
@@ -207,7 +214,7 @@ def hold(
         root: Folder that stands for ``/``.
 
     Raises:
-        aorta.run.locks.LockError: The locks cannot be used, or the host has too few accelerators.
+        aorta.run.locks.LockError: The locks cannot be used.
     """
     enclosing = env.get(HELD_VARIABLE)
     if enclosing:
@@ -221,15 +228,18 @@ def hold(
         # Also where the overlay hides every accelerator: the trial then runs on the CPU.
         locks, _names = _take(env, [f"cpu-{slot}" for slot in range(max(1, slots))], 1, lock, token, pause, notify)
         device: dict[str, Any] = {"kind": "cpu", "index": None, "identity": _cpu_model(root)}
-        return Held(device, {HELD_VARIABLE: _to_held([device])}, locks)
+        return Held([device], {HELD_VARIABLE: _to_held([device])}, locks)
     if not lock:
-        seen = devices[0] if len(devices) == 1 else Accelerator(kind, None, "", "")
-        device = {"kind": kind, "index": seen.index, "identity": seen.identity or None}
-        return Held(device, {HELD_VARIABLE: _to_held([device])})
+        # Which of several a workload without ranks takes, only it knows; ranks take theirs in order.
+        known = devices if len(devices) == 1 or count > 1 else [Accelerator(kind, None, "", "")]
+        seen = [{"kind": kind, "index": gpu.index, "identity": gpu.identity or None} for gpu in known]
+        return Held(seen, {HELD_VARIABLE: _to_held(seen)})
     by_name = {f"{device.kind}-{device.identity}": device for device in devices}
     # Sorted when all are wanted, so that two trials that share some do not wait for each other in turn.
     names = sorted(by_name) if own else list(by_name)
-    locks, held = _take(env, names, len(names) if own else count, lock, token, pause, notify)
+    # Fewer than asked for is the workload's to judge: its ranks may share one, or compute on the CPU.
+    wanted = len(names) if own else min(count, len(names))
+    locks, held = _take(env, names, wanted, lock, token, pause, notify)
     chosen = [by_name[name] for name in held]
     records = [{"kind": gpu.kind, "index": gpu.index, "identity": gpu.identity} for gpu in chosen]
     variables = {HELD_VARIABLE: _to_held(records)}
@@ -238,7 +248,7 @@ def hold(
         variables["HIP_VISIBLE_DEVICES" if kind == "rocm" else "CUDA_VISIBLE_DEVICES"] = selection
         if kind == "rocm" and "CUDA_VISIBLE_DEVICES" in env:
             variables["CUDA_VISIBLE_DEVICES"] = selection  # HIP reads both; they must agree
-    return Held(records[0], variables, locks)
+    return Held(records, variables, locks)
 
 
 def _take(
@@ -263,11 +273,14 @@ def _to_held(devices: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def _from_held(value: str) -> dict[str, Any]:
-    kind, _, rest = value.split(",")[0].partition("|")
-    index, _, identity = rest.partition("|")
-    known = kind if kind in ("cpu", "cuda", "rocm") else "cpu"
-    return {"kind": known, "index": int(index) if index.isdigit() else None, "identity": identity or None}
+def _from_held(value: str) -> list[dict[str, Any]]:
+    devices: list[dict[str, Any]] = []
+    for entry in value.split(","):
+        kind, _, rest = entry.partition("|")
+        index, _, identity = rest.partition("|")
+        known = kind if kind in ("cpu", "cuda", "rocm") else "cpu"
+        devices.append({"kind": known, "index": int(index) if index.isdigit() else None, "identity": identity or None})
+    return devices
 
 
 def _cpu_model(root: str) -> str | None:

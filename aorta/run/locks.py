@@ -103,6 +103,19 @@ class HostLocks:
             pause(delay)
             delay = min(delay * 2, _LONGEST_PAUSE_SEC)
 
+    def try_one(self, name: str) -> bool:
+        """Holds one lock if it is free now, and tells whether it was.
+
+        Raises:
+            LockError: The lock file cannot be opened.
+        """
+        descriptor = self._try(name)
+        if descriptor is None:
+            return False
+        self._claim(descriptor)
+        self._held.append(descriptor)
+        return True
+
     def release(self) -> None:
         """Lets go of everything held."""
         for descriptor in self._held:

@@ -1,4 +1,4 @@
-"""The worker's process tree: starting it, waiting for it, and leaving nothing of it behind.
+"""The processes of a trial: starting workers, waiting for them, and leaving nothing of them behind.
 
 Linux only. Standard library only: the supervisor imports this before every trial.
 """
@@ -19,13 +19,18 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import FrameType
-    from typing import NoReturn
+    from typing import NoReturn, Protocol
 
-TERM_GRACE_SEC = 2.0
-"""Between SIGTERM and SIGKILL at the time limit: enough for a traceback and a flush."""
+    class Source(Protocol):
+        """Something to read from while waiting."""
 
-TEARDOWN_SEC = 60.0
-"""A worker that has reported everything must be gone after this; a runtime that hangs at exit is a finding."""
+        @property
+        def source(self) -> int | None:
+            """Descriptor to poll, or None when there is nothing more to come."""
+
+        def drain(self) -> None:
+            """Takes what has come; never blocks."""
+
 
 STRAGGLER_GRACE_SEC = 0.5
 """What a finished worker's helpers get to end by themselves; multiprocessing's unlink shared memory then."""
@@ -36,7 +41,6 @@ DEATH_SEC = 20.0
 TOKEN_VARIABLE = "AORTA_TRIAL_TOKEN"
 """Marks every process of a trial, for the hosts where process ancestry alone cannot tell."""
 
-_POLL_SEC = 5.0
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -77,19 +81,19 @@ class SignalWatch:
         if self.received:
             raise Interrupted(self.received[0])
 
-    def wait(self, seconds: float, output: ErrorOutput | None = None) -> None:
-        """Waits until a signal comes, ``output`` has something to read, or the time is over."""
+    def wait(self, seconds: float, sources: Sequence[Source] = ()) -> None:
+        """Waits until a signal comes or the time is over, and drains what has something to read meanwhile."""
         poller = select.poll()
         poller.register(self._reader, select.POLLIN)
-        source = output.source if output else None
-        if source is not None:
-            poller.register(source, select.POLLIN)
+        open_sources = {source.source: source for source in sources if source.source is not None}
+        for descriptor in open_sources:
+            poller.register(descriptor, select.POLLIN)
         for descriptor, _event in poller.poll(max(0.0, seconds) * 1000):
             if descriptor == self._reader:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._reader, 4096)
-            elif output is not None:
-                output.drain()
+            else:
+                open_sources[descriptor].drain()
 
 
 class Ending:
@@ -97,7 +101,9 @@ class Ending:
 
     Attributes:
         exit_code: Exit status; -n for signal n, as in ``subprocess``; None if it could not be killed.
-        cut: None if it ended by itself, ``"time_limit"``, or ``"teardown"`` for one that did not exit.
+        cut: Why the engine ended it: None if it ended by itself, ``"time_limit"``, ``"teardown"`` for one that did not
+            exit after its last report, ``"hang"`` for one that the other ranks left behind, or ``"peer"`` for one whose
+            trial had come to its end by another rank's fault.
         started: ``time.monotonic()`` at the start.
         ended: ``time.monotonic()`` when the end was seen.
         peak_rss_bytes: Largest resident size of the worker or of a child that it waited for, or None.
@@ -127,38 +133,74 @@ def _libc() -> ctypes.CDLL:
 
 
 class Worker:
-    """One worker and everything that it starts.
+    """One worker process, started by :meth:`Tree.start`.
 
-    Args:
-        argv: The program and its arguments.
-        env: The worker's whole environment, as its first instruction sees it.
-        token: The value of ``AORTA_TRIAL_TOKEN`` in ``env``.
-        stdin: Descriptor that becomes the worker's standard input.
-        output: Where standard output and error go.
-        keep: Descriptors that the worker inherits under the same number.
-        failed: Called in the new process when the program cannot be executed.
+    Attributes:
+        pid: Its process id, which is also its process group's and its session's.
+        ending: How it ended, once it has.
+        gone: Whether it has ended.
     """
 
-    def __init__(
+    def __init__(self, pid: int, started: float) -> None:
+        self.pid = pid
+        self.ending = Ending(started)
+        self.gone = False
+
+    def terminate(self) -> None:
+        """Sends SIGTERM to the worker's group."""
+        if not self.gone:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGTERM)
+
+    def cpu_sec(self) -> float:
+        """Returns the processor time that the worker's own threads have used, in seconds; 0 where it cannot be read."""
+        try:
+            with open(f"/proc/{self.pid}/stat", "rb") as file:
+                fields = file.read().rpartition(b")")[2].split()
+            return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        except (OSError, ValueError, IndexError):
+            return 0.0
+
+
+class Tree:
+    """All processes of one trial on this host: its workers and whatever they start.
+
+    Args:
+        token: The value of ``AORTA_TRIAL_TOKEN`` in the workers' environment.
+        signals: The supervisor's signals.
+    """
+
+    def __init__(self, token: str, signals: SignalWatch) -> None:
+        self._token = token
+        self._signals = signals
+        self._subreaper = become_subreaper()
+        self._workers: dict[int, Worker] = {}
+
+    def start(
         self,
         argv: Sequence[str],
         env: Mapping[str, str],
         *,
-        token: str,
         stdin: int,
         output: ErrorOutput,
         keep: Iterable[int],
         failed: Callable[[OSError | ValueError], None],
-    ) -> None:
-        self._token = token
-        self._output = output
-        self._subreaper = become_subreaper()
+    ) -> Worker:
+        """Starts a worker.
+
+        Args:
+            argv: The program and its arguments.
+            env: The worker's whole environment, as its first instruction sees it.
+            stdin: Descriptor that becomes the worker's standard input.
+            output: Where standard output and error go.
+            keep: Descriptors that the worker inherits under the same number.
+            failed: Called in the new process when the program cannot be executed.
+        """
         libc = _libc()  # looked up before the fork: the new process only calls it
         parent = os.getpid()
-        self.ending = Ending(time.monotonic())
-        self._gone = False
-        self.pid = os.fork()
-        if self.pid == 0:
+        started = time.monotonic()
+        pid = os.fork()
+        if pid == 0:
             try:
                 os.setsid()
                 # Kept over exec: the worker dies with the supervisor, even when that is killed by SIGKILL.
@@ -170,97 +212,55 @@ class Worker:
                 failed(error)
             finally:
                 os._exit(127)
+        worker = Worker(pid, started)
+        self._workers[pid] = worker
+        return worker
 
-    def supervise(self, signals: SignalWatch, limit_sec: float | None, reported: Callable[[], bool]) -> Ending:
-        """Waits for the end, enforces the time limit, and ends whatever is left of the tree.
-
-        Args:
-            signals: The supervisor's signals.
-            limit_sec: Time limit in seconds from the start, or None.
-            reported: Tells whether the worker has reported everything and has only to exit.
-
-        Raises:
-            Interrupted: The supervisor was asked to end; the tree has been killed.
-        """
-        try:
-            self._wait_for_worker(signals, limit_sec, reported)
-            self._let_helpers_end(signals)
-        finally:
-            self.ending.left_behind = self._kill_tree(signals)
-            self._output.drain()
-        return self.ending
-
-    def _wait_for_worker(self, signals: SignalWatch, limit_sec: float | None, reported: Callable[[], bool]) -> None:
-        limit = self.ending.started + limit_sec if limit_sec is not None else float("inf")
-        teardown = float("inf")
-        while not self._reap():
-            signals.check()
-            now = time.monotonic()
-            if now >= min(limit, teardown):
-                self.ending.cut = "time_limit" if now >= limit else "teardown"
-                self._end_worker(signals)
-                return
-            if teardown == float("inf") and reported():
-                teardown = now + TEARDOWN_SEC
-            signals.wait(min(limit - now, teardown - now, _POLL_SEC), self._output)
-
-    def _end_worker(self, signals: SignalWatch) -> None:
-        """SIGTERM to the worker's group, a short grace, then SIGKILL to every descendant."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGTERM)
-        if not self._wait_gone(signals, TERM_GRACE_SEC):
-            self._kill_tree(signals)
-
-    def _wait_gone(self, signals: SignalWatch, seconds: float) -> bool:
-        deadline = time.monotonic() + seconds
-        while not self._reap():
-            signals.check()
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return False
-            signals.wait(left, self._output)
-        return True
-
-    def _reap(self) -> bool:
-        """Collects every child that has ended; tells whether the worker is among those collected so far."""
+    def reap(self) -> None:
+        """Collects every child that has ended, workers among them."""
         while True:
             try:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
-                return self._gone
+                return
             if pid == 0:
-                return self._gone
-            if pid == self.pid:
-                self._gone = True
-                self.ending.ended = time.monotonic()
-                self.ending.exit_code = os.waitstatus_to_exitcode(status)
-                self.ending.peak_rss_bytes = usage.ru_maxrss * 1024
+                return
+            worker = self._workers.get(pid)
+            if worker is not None and not worker.gone:
+                worker.gone = True
+                worker.ending.ended = time.monotonic()
+                worker.ending.exit_code = os.waitstatus_to_exitcode(status)
+                worker.ending.peak_rss_bytes = usage.ru_maxrss * 1024
 
-    def _let_helpers_end(self, signals: SignalWatch) -> None:
+    def let_helpers_end(self, sources: Sequence[Source]) -> None:
+        """Gives what finished workers left a moment to end by itself."""
         deadline = time.monotonic() + STRAGGLER_GRACE_SEC
         while has_children() and (left := deadline - time.monotonic()) > 0:
-            signals.check()
-            signals.wait(left, self._output)
-            self._reap()
+            self._signals.check()
+            self._signals.wait(left, sources)
+            self.reap()
 
-    def _kill_tree(self, signals: SignalWatch) -> list[int]:
+    def kill(self, sources: Sequence[Source]) -> list[int]:
         """Kills until no process of the trial remains; returns those that did not die in time."""
         deadline = time.monotonic() + DEATH_SEC
         pause = 0.002
         while True:
-            self._reap()
+            self.reap()
             if self._subreaper and not has_children():
                 return []
             # A process that was started during the walk is missed; where orphans come to us, the next round sees it.
             alive = family(os.getpid(), None if self._subreaper else self._token)
             if not alive and not self._subreaper:
                 return []
-            if time.monotonic() >= deadline:
-                if not self._gone:
-                    self.ending.ended = time.monotonic()
+            now = time.monotonic()
+            if now >= deadline:
+                for worker in self._workers.values():
+                    if not worker.gone:
+                        worker.ending.ended = now
+                        worker.ending.left_behind = sorted(alive)
                 return sorted(alive)
             kill_all(alive)
-            signals.wait(pause, self._output)
+            self._signals.wait(pause, sources)
             pause = min(pause * 2, 0.1)
 
 

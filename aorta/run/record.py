@@ -14,7 +14,7 @@ from aorta.run.sanitize import plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
     from aorta.run.process import Ending
@@ -64,7 +64,7 @@ def error_entry(phase: str, kind: str, message: str, **more: Any) -> dict[str, A
 
     Args:
         phase: ``resolve``, ``construct``, ``setup``, ``run``, ``cleanup`` or ``process``.
-        kind: The exception's type, or ``signal``, ``exit``, ``timeout``, ``exec``, ``launch``.
+        kind: The exception's type, or ``signal``, ``exit``, ``timeout``, ``hang``, ``exec``, ``launch``.
         message: One or more sentences.
     """
     entry: dict[str, Any] = {"phase": phase, "type": kind, "message": message}
@@ -89,6 +89,9 @@ def judge(ending: Ending, report: Report, limit_sec: float | None) -> tuple[str,
     if ending.cut == "time_limit":
         message = f"the time limit of {limit_sec:g} s was reached {where}"
         return "timed_out", error_entry("process", "timeout", message, hint=_left_behind(ending))
+    if ending.cut == "hang":
+        message = f"it did nothing more after the other ranks had ended: it hung {where}"
+        return "infrastructure_failed", error_entry("process", "hang", message, hint=_left_behind(ending))
     if ending.cut == "teardown":
         message = f"the worker had reported its end but did not exit: it hung {where}"
         return "infrastructure_failed", error_entry("process", "timeout", message, hint=_left_behind(ending))
@@ -144,10 +147,12 @@ def build(
     ended_at: float,
     ending: Ending | None = None,
     report: Report | None = None,
+    result: Mapping[str, Any] | None = None,
     worker_pid: int | None = None,
     environment_probe: str | None = None,
     logs: Mapping[str, str] | None = None,
     not_needed: Mapping[str, Any] | None = None,
+    ranks: Sequence[Mapping[str, Any]] | None = None,
 ) -> dict[str, Any]:
     """Returns the record, with every key that ``schemas/trial.schema.json`` asks for.
 
@@ -160,14 +165,15 @@ def build(
         device: What the trial ran on; None for one that was skipped.
         started_at: Time of the start, in seconds since the epoch.
         ended_at: Time of the end, in seconds since the epoch.
-        ending: How the worker ended, or None if there was none.
-        report: What the worker reported.
-        worker_pid: The worker's process id.
+        ending: How the worker, or rank 0, ended, or None if there was none.
+        report: What the worker, or rank 0, reported.
+        result: What the trial found.
+        worker_pid: The process id of the worker, or of rank 0.
         environment_probe: ``captured`` or ``missing`` if a snapshot was asked for.
         logs: File names of the kept output.
         not_needed: Why the trial was skipped.
+        ranks: The ranks, or None for a workload that has none.
     """
-    result = report.result if report else None
     verdict_, did_not_run = verdict(exit_status, result)
     host = os.uname()
     nothing = dict.fromkeys(("start", "import", "construct", "setup", "run", "cleanup"))
@@ -182,7 +188,7 @@ def build(
         "verdict": verdict_,
         "did_not_run": did_not_run,
         "error": plain(error),
-        "result": result,
+        "result": dict(result) if result is not None else None,
         "cleanup_error": _cleanup_error(report, ending),
         "wall_clock_sec": round(ending.ended - ending.started, 6) if ending else 0.0,
         "phases_sec": report.phases_sec(ending.started, ending.ended) if report and ending else nothing,
@@ -210,6 +216,7 @@ def build(
         "peak_device_memory_bytes": report.done["peak_device_memory_bytes"] if report and report.done else None,
         "environment_probe": environment_probe,
         "logs": dict(logs) if logs else None,
+        "ranks": [dict(rank) for rank in ranks] if ranks is not None else None,
     }
 
 

@@ -29,15 +29,14 @@ class ReportFile:
     def __init__(self) -> None:
         self.descriptor = os.memfd_create("aorta-trial-report", os.MFD_CLOEXEC)
         self._seen = 0
-        self._reported = False
 
-    def reported(self) -> bool:
-        """Tells whether the worker has reported everything and has only to exit."""
+    def news(self) -> Report | None:
+        """Returns what has been reported so far if that is more than at the last call, else None."""
         size = os.fstat(self.descriptor).st_size
-        if not self._reported and size != self._seen:
-            self._seen = size
-            self._reported = self.read().done is not None
-        return self._reported
+        if size == self._seen:
+            return None
+        self._seen = size
+        return self.read()
 
     def exec_failed(self, error: OSError | ValueError) -> None:
         """Reports, from the forked process, that the worker's program could not be executed."""
@@ -46,8 +45,11 @@ class ReportFile:
 
     def read(self) -> Report:
         """Returns what has been reported so far; a line that is cut or spoilt is passed over."""
-        data = os.pread(self.descriptor, os.fstat(self.descriptor).st_size, 0)
-        return Report(data)
+        return Report(self.raw())
+
+    def raw(self) -> bytes:
+        """Returns the report as the worker wrote it."""
+        return os.pread(self.descriptor, os.fstat(self.descriptor).st_size, 0)
 
 
 class Report:
@@ -57,6 +59,7 @@ class Report:
         begun: Phase to the ``time.monotonic()`` at its beginning, in the order they began.
         result: Fields of the WorkloadResult, or None if ``run()`` did not return one.
         error: ``phase``, ``type``, ``message`` and more, or None.
+        error_at: ``time.monotonic()`` when the error was reported, or None.
         cleanup_error: What ``cleanup()`` raised, or None.
         done: Last figures of a worker that came to its end, with ``at``; None for one that did not.
     """
@@ -65,6 +68,7 @@ class Report:
         self.begun: dict[str, float] = {}
         self.result: dict[str, Any] | None = None
         self.error: dict[str, Any] | None = None
+        self.error_at: float | None = None
         self.cleanup_error: str | None = None
         self.done: dict[str, Any] | None = None
         for line in data.split(b"\n"):
@@ -76,10 +80,19 @@ class Report:
         if entry.get("phase") in PHASES:
             self.begun[entry["phase"]] = float(entry["at"])
         self.result = entry.get("result", self.result)
-        self.error = entry.get("error", self.error)
+        if "error" in entry:
+            self.error, self.error_at = entry["error"], entry.get("at")
         self.cleanup_error = entry.get("cleanup_error", self.cleanup_error)
         if "done" in entry:
             self.done = {**entry["done"], "at": float(entry["at"])}
+
+    def shift(self, seconds: float) -> None:
+        """Moves all times, which another host's clock has given, by ``seconds``."""
+        self.begun = {phase: at + seconds for phase, at in self.begun.items()}
+        if self.error_at is not None:
+            self.error_at += seconds
+        if self.done is not None:
+            self.done["at"] += seconds
 
     @property
     def phase(self) -> str | None:

@@ -9,7 +9,7 @@ import os
 import re
 
 from aorta._jsonio import read_json
-from aorta.run.launch import LAUNCH_VARIABLES, world_size
+from aorta.run.launch import LAUNCH_VARIABLES, LAUNCHERS, world_size
 from aorta.run.needed import is_rule
 
 TYPE_CHECKING = False
@@ -56,6 +56,9 @@ class Arguments:
         attempt: Which try of this trial it is, from 1.
         devices: Trials that may run side by side on a host without accelerators.
         device_lock: Whether to lock what the trial runs on.
+        argv: The command line itself, for the agents of the trial.
+        launcher: Who starts the ranks of a distributed trial.
+        join: Address of the supervisor that this one joins as an agent, as ``host:port``, or None.
     """
 
     def __init__(self, argv: Sequence[str]) -> None:
@@ -65,6 +68,7 @@ class Arguments:
             RequestError: An option is unknown, missing, or has a value that makes no sense.
         """
         values: dict[str, str] = {}
+        self.argv = list(argv)
         self.device_lock = True
         rest = list(argv)
         while rest:
@@ -91,11 +95,15 @@ class Arguments:
         self.of = _whole("--of", values["--of"], 0) if "--of" in values else None
         self.attempt = _whole("--attempt", values.get("--attempt", "1"), 1)
         self.devices = _whole("--devices", values.get("--devices", "1"), 1)
+        self.launcher = values.get("--launcher", "local")
+        if self.launcher not in LAUNCHERS:
+            raise RequestError(f"--launcher: '{self.launcher}' is not one of {', '.join(LAUNCHERS)}")
+        self.join = values.get("--join")
 
 
 _OPTIONS = (
     *("--run-dir", "--cell", "--cell-dir", "--trial", "--fingerprint"),
-    *("--order", "--of", "--attempt", "--devices"),
+    *("--order", "--of", "--attempt", "--devices", "--launcher", "--join"),
 )
 
 

@@ -6,48 +6,25 @@ Standard library only, and little of that: this is imported before every trial.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
 import time
 
 from aorta._jsonio import write_json_atomic
 from aorta.run import record, request
+from aorta.run.attempt import Attempt
 from aorta.run.claim import Claim
 from aorta.run.device import Held, hold
-from aorta.run.launch import single_rank_env, too_few_ranks, world_size
+from aorta.run.launch import LaunchError
 from aorta.run.locks import LockError
 from aorta.run.needed import read_outcome, seen_enough
-from aorta.run.output import ErrorOutput
-from aorta.run.process import (
-    TOKEN_VARIABLE,
-    Interrupted,
-    SignalWatch,
-    Worker,
-    fill_standard_descriptors,
-)
-from aorta.run.report import ReportFile
+from aorta.run.process import Interrupted, SignalWatch, fill_standard_descriptors
 from aorta.run.retry import Attempts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
-
-_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-"""The folder that holds the package."""
-
-# -c, not -m or a script: it finds this very copy of the package whatever PYTHONPATH the overlay sets, -P keeps the
-# working folder off the path, and the modules come compiled. The package's folder goes last, as if installed.
-_BOOTSTRAP = """\
-import sys
-root = sys.argv.pop(3)
-sys.path.insert(0, root)
-import aorta.run.worker
-sys.path.remove(root)
-if root not in sys.path: sys.path.append(root)
-aorta.run.worker.main()
-"""
 
 
 def main(argv: Sequence[str], usage: str | None = None) -> int:
@@ -68,8 +45,10 @@ def main(argv: Sequence[str], usage: str | None = None) -> int:
     try:
         arguments = request.Arguments(argv)
         cell = request.read_cell(arguments)
+        if arguments.join is not None:
+            return _be_agent(arguments, cell, signals)
         trial_record = _Trial(arguments, cell, signals).run()
-    except (request.RequestError, LockError) as error:
+    except (request.RequestError, LockError, LaunchError) as error:
         _say(f"aorta: {error}")
         return 2
     except Interrupted as interrupted:
@@ -91,6 +70,17 @@ def _say(line: str) -> None:
     with contextlib.suppress(OSError, ValueError):
         if sys.stderr is not None:
             print(line, file=sys.stderr, flush=True)
+
+
+def _be_agent(arguments: request.Arguments, cell: dict[str, Any], signals: SignalWatch) -> int:
+    from aorta.run.agent import LeadLost, run_agent
+
+    try:
+        run_agent(arguments, cell, signals, os.environ, lambda text: _say(f"aorta: {arguments.cell}: {text}"))
+    except LeadLost as lost:
+        _say(f"aorta: {arguments.cell} trial {arguments.trial}: {lost}")
+        return 1
+    return 0
 
 
 class _Trial:
@@ -149,7 +139,7 @@ class _Trial:
             )
             try:
                 # Once more: the wait for a device may have been long.
-                trial_record = self._not_needed() or self._refusal(held) or self._run_worker(base, held)
+                trial_record = self._not_needed() or self._attempt(base, held)
                 self._signals.check()
             finally:
                 held.release()
@@ -186,113 +176,10 @@ class _Trial:
     def _notify(self, text: str) -> None:
         _say(f"aorta: {self._arguments.cell} trial {self._arguments.trial}: {text}")
 
+    def _attempt(self, env: Mapping[str, str], held: Held) -> dict[str, Any]:
+        attempt = Attempt(self._arguments, self._cell, self._signals, self._token, env, held, self._notify)
+        return attempt.run()
+
     def _pause(self, seconds: float) -> None:
         self._signals.check()
         self._signals.wait(seconds)
-
-    def _refusal(self, held: Held) -> dict[str, Any] | None:
-        """Returns the record of a trial that cannot be launched, or None."""
-        launch = self._cell["launch"]
-        needed, world = int(launch["min_world_size"]), world_size(launch)
-        if self._distributed and needed > world:
-            message = too_few_ranks(self._cell["workload"], needed, world)
-        elif world > 1:
-            message = f"the trial asks for {world} ranks; this version starts one"
-        else:
-            return None
-        now = time.time()
-        return record.build(
-            self._arguments,
-            self._cell,
-            exit_status="workload_setup_failed",
-            error=record.error_entry("resolve", "launch", message),
-            overlay=self._overlay,
-            device=held.device,
-            started_at=now,
-            ended_at=now,
-        )
-
-    def _worker_env(self, base: Mapping[str, str], held: Held) -> dict[str, str]:
-        env = {**base, **held.variables}
-        if self._distributed:
-            env.update(single_rank_env())
-        if self._cell["isolation"] == "process":
-            env.update(self._overlay)
-            env.update(request.overlay_mark(self._overlay, self._distributed))
-        elif self._distributed:
-            env.update(request.overlay_mark({}, launched=True))
-        env[TOKEN_VARIABLE] = self._token
-        return env
-
-    def _run_worker(self, base: Mapping[str, str], held: Held) -> dict[str, Any]:
-        arguments, cell = self._arguments, self._cell
-        limit = cell["trial_timeout_sec"]
-        probe = request.probe_request(arguments, cell, _ROOT)
-        prefix = self._stem if cell["save_logs"] else None
-        config = request.workload_config(cell, self._overlay, probe, prefix, arguments.trial)
-        logs = None
-        if cell["save_logs"]:
-            stem = os.path.basename(self._stem)
-            logs = {"stdout": f"{stem}.stdout.log", "stderr": f"{stem}.stderr.log"}
-            output = ErrorOutput(f"{self._stem}.stdout.log", f"{self._stem}.stderr.log")
-        else:
-            output = ErrorOutput()
-        report_file = ReportFile()
-        stdin = _in_memory(json.dumps(request.worker_request(cell, config, self._overlay)).encode("ascii"))
-        started_at = time.time()
-        worker = Worker(
-            [
-                sys.executable,
-                "-P",
-                "-c",
-                _BOOTSTRAP,
-                str(report_file.descriptor),
-                str(os.getpid()),
-                _ROOT,
-            ],
-            self._worker_env(base, held),
-            token=self._token,
-            stdin=stdin,
-            output=output,
-            keep=[report_file.descriptor],
-            failed=report_file.exec_failed,
-        )
-        os.close(stdin)
-        output.release()
-        ending = worker.supervise(self._signals, limit, report_file.reported)
-        if ending.left_behind:
-            pids = ", ".join(map(str, ending.left_behind))
-            _say(f"aorta: {arguments.cell} trial {arguments.trial}: SIGKILL did not end process {pids}")
-        ended_at = started_at + (ending.ended - ending.started)
-        report = report_file.read()
-        exit_status, error = record.judge(ending, report, limit)
-        if error is not None:
-            error["stderr_tail"] = output.tail()
-        captured = None
-        if probe is not None:
-            captured = "captured" if request.has_snapshot(probe["out"]) else "missing"
-        return record.build(
-            arguments,
-            cell,
-            exit_status=exit_status,
-            error=error,
-            overlay=self._overlay,
-            device=held.device,
-            started_at=started_at,
-            ended_at=ended_at,
-            ending=ending,
-            report=report,
-            worker_pid=worker.pid,
-            environment_probe=captured,
-            logs=logs,
-        )
-
-
-def _in_memory(data: bytes) -> int:
-    """Returns a descriptor to read ``data`` from: unlike a pipe, it holds any amount and needs no writer."""
-    descriptor = os.memfd_create("aorta-trial-request", os.MFD_CLOEXEC)
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    return descriptor

@@ -153,6 +153,7 @@ def record(of: dict[str, Any], trial: int = 0, outcome: str = "pass", **fields: 
         "peak_device_memory_bytes": None,
         "environment_probe": None,
         "logs": None,
+        "ranks": None,
         **fields,
     }
 

@@ -200,11 +200,20 @@ def test_without_locks_nothing_is_pinned(host: Host) -> None:
     assert not (host.root / "locks").exists()
 
 
-def test_more_devices_than_the_host_has_is_an_error(host: Host) -> None:
-    """A trial that can never start says so instead of waiting."""
+def test_more_ranks_than_devices_take_all_there_are(host: Host) -> None:
+    """A trial that asks for more than the host has starts; whether its ranks can share is the workload's to judge."""
     fake_amd(host.root, 1)
-    with pytest.raises(LockError, match="needs 2 devices"):
-        host.hold(count=2)
+    assert [device["index"] for device in host.hold(count=2).devices] == [0]
+    with pytest.raises(BlockingIOError):
+        host.hold()
+
+
+def test_each_local_rank_has_its_own_device(host: Host) -> None:
+    """The devices held are recorded in the order in which the local ranks use them."""
+    fake_amd(host.root, 1, 2, 3)
+    held = host.hold(count=2)
+    assert [device["index"] for device in held.devices] == [0, 1]
+    assert held.variables["HIP_VISIBLE_DEVICES"] == "0,1"
 
 
 def test_two_devices_are_held_together_or_not_at_all(host: Host) -> None:

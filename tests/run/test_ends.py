@@ -200,7 +200,7 @@ def test_a_worker_that_hangs_at_exit_is_an_error_with_its_result(trial: Runner) 
     """After its last report a worker gets a bounded time to exit."""
     trial.plan("HangsAtExit")
     shortened = (
-        "import sys, aorta.run.process as p; p.TEARDOWN_SEC, p._POLL_SEC = 0.2, 0.1; "
+        "import sys, aorta.run.ranks as p; p.TEARDOWN_SEC, p._POLL_SEC = 0.2, 0.1; "
         "from aorta.run.trial import main; sys.exit(main(sys.argv[1:]))"
     )
     command = [sys.executable, "-c", shortened, *trial.command()[4:]]

@@ -11,7 +11,7 @@ rule trial:
         update(str(RUN.trial("{cell}", "{trial}"))),
     priority: lambda wildcards: -SWEEP.position(wildcards.cell, wildcards.trial)
     resources:
-        device=1,
+        device=SWEEP.devices_per_trial,
     params:
         request=lambda wildcards: SWEEP.trial_param(wildcards.cell, wildcards.trial),
         command=lambda wildcards, input: SWEEP.trial_command(wildcards.cell, wildcards.trial),

@@ -1,0 +1,98 @@
+"""Who starts the ranks of a sweep's trials, and whether that suits the workload; looked at before anything runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from aorta.dag.settings import Settings
+from aorta.plan.model import Plan
+from aorta.run.launch import launched_world_size, too_few_ranks
+from aorta.run.request import outer_env
+from aorta.run.start import HUB_VARIABLE
+
+REFUSED_HERE = "as it was started, this sweep cannot run"
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """The ranks that each trial of a distributed workload gets.
+
+    Attributes:
+        nnodes: Number of hosts.
+        nproc_per_node: Ranks on each.
+        rank: This process's own number where a launcher started one process a rank; None where aorta starts the ranks.
+        problems: What is wrong with what the launcher and the settings say, a line each.
+    """
+
+    nnodes: int
+    nproc_per_node: int
+    rank: int | None = None
+    problems: tuple[str, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return self.nnodes * self.nproc_per_node
+
+
+def find_world(settings: Settings, environ: Mapping[str, str]) -> World:
+    """Returns the world of a sweep's trials.
+
+    Args:
+        settings: The sweep's settings.
+        environ: The environment that the sweep was started in.
+    """
+    env = outer_env(environ)
+    size = launched_world_size(env.get("WORLD_SIZE"))
+    if size == 1:
+        return World(nnodes=1, nproc_per_node=settings.nproc_per_node)
+    problems = []
+    rank, local = env.get("RANK", ""), launched_world_size(env.get("LOCAL_WORLD_SIZE"))
+    if not rank.isdigit() or int(rank) >= size:
+        problems.append(
+            f"launcher: WORLD_SIZE is {size} and RANK is {rank!r}; start every rank with torchrun, or unset WORLD_SIZE"
+        )
+    if size % local:
+        problems.append(
+            f"launcher: WORLD_SIZE {size} is not a multiple of LOCAL_WORLD_SIZE {local}; start as many on each host"
+        )
+    if settings.nproc_per_node > 1:
+        problems.append(
+            f"nproc_per_node: {settings.nproc_per_node} contradicts the launcher that has started {size} ranks already "
+            "(WORLD_SIZE); give one of the two"
+        )
+    return World(
+        nnodes=max(1, size // local),
+        nproc_per_node=min(local, size),
+        rank=int(rank) if rank.isdigit() else 0,
+        problems=tuple(problems),
+    )
+
+
+def launch_problems(plan: Plan, world: World, *, workflow: bool = False) -> list[str]:
+    """Says why a plan cannot be run in this world, a line each with the ways out; empty where it can.
+
+    Args:
+        plan: The compiled plan.
+        world: What :func:`find_world` found.
+        workflow: Whether this process is Snakemake itself, which cannot be one of several ranks.
+    """
+    launch = (plan.cells[0].request or {})["launch"]
+    problems = list(world.problems)
+    if launch["mode"] != "distributed":
+        if world.rank is not None:
+            problems.append(
+                f"workload: '{plan.workload}' runs in a single process and a launcher has started {world.size} of them "
+                "(WORLD_SIZE), each of which would run the whole matrix; start aorta sweep run without torchrun"
+            )
+    elif workflow and world.rank is not None and HUB_VARIABLE not in os.environ:
+        problems.append(
+            f"launcher: {world.size} copies of snakemake were started (WORLD_SIZE), each of which would run the whole "
+            "matrix; have torchrun start aorta sweep run, or use snakemake alone with --config nproc_per_node="
+            f"{world.size}"
+        )
+    elif launch["min_world_size"] > world.size:
+        problems.append(too_few_ranks(plan.workload, launch["min_world_size"], world.size))
+    return problems

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import fcntl
 import json
 import os
@@ -71,15 +73,19 @@ class RunLock:
             self._descriptor = -1
             raise
         self._released = threading.Event()
+        # An owner that ends as it should leaves no name behind.
+        atexit.register(self.release)
         threading.Thread(target=self._beat, args=(heartbeat_sec,), daemon=True).start()
 
     def release(self) -> None:
         """Gives the lock up and empties the file."""
         if self._descriptor >= 0:
             self._released.set()
-            os.ftruncate(self._descriptor, 0)
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._descriptor, 0)
             os.close(self._descriptor)
             self._descriptor = -1
+            atexit.unregister(self.release)
 
     def _lock(self, deadline: float) -> None:
         while True:

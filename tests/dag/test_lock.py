@@ -140,3 +140,13 @@ def test_a_held_lock_beats(tmp_path: Path) -> None:
         assert time.monotonic() < deadline
         os.sched_yield()
     lock.release()
+
+
+def test_a_sweep_that_ends_leaves_no_name(tmp_path: Path) -> None:
+    """A process that ends as it should empties the file, also without letting go first."""
+    path = tmp_path / "lock"
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER.replace("time.sleep(60)", "sys.exit(3)"), str(path)], stdout=subprocess.DEVNULL
+    )
+    holder.wait()
+    assert path.read_text() == ""

@@ -8,17 +8,9 @@ reads and validates everything. Standard library only: the supervisor imports th
 from __future__ import annotations
 
 import json
-import os
-
-from aorta._jsonio import both_ends
 
 HEAD_BYTES = 4096
 """Far more than what stands before the verdict in a record."""
-
-
-def is_current(path: str | os.PathLike[str], fingerprint: str) -> bool:
-    """Whether ``path`` ends like a whole record and begins with this fingerprint; False if it cannot be read."""
-    return begins_and_ends(*both_ends(path, HEAD_BYTES), fingerprint)
 
 
 def begins_and_ends(head: bytes, tail: bytes, fingerprint: str) -> bool:

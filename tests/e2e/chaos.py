@@ -295,8 +295,8 @@ class Chaos:
         matrix = json.loads((self.run_dir / "matrix.json").read_text("utf-8"))
         of_cell = (
             "name", "fingerprint", "trials", "trials_present", "missing_trials", "verdict_counts", "exit_status_counts",
-            "failure_rate", "event_rate", "event_rate_ci95", "error_rate", "did_not_run", "trial_paths", "failure_hints",
-            "error_summary", "p_value_vs_baseline", "resolved_env_vars",
+            "failure_rate", "event_rate", "event_rate_ci95", "error_rate", "did_not_run", "trial_paths",
+            "failure_hints", "error_summary", "p_value_vs_baseline", "resolved_env_vars",
         )  # fmt: skip
         verdicts = {
             f"{cell} {trial}": (record["verdict"], record["exit_status"], record["fingerprint"])

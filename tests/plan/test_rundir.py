@@ -44,7 +44,7 @@ def finish(plan: Plan, run_dir: Path) -> None:
 
 
 def test_a_matrix_of_other_trials_does_not_end_a_run(compiled: Compile, tmp_path: Path) -> None:
-    """All trials are there, but the matrix was written before the last of them, or is half of one, or another plan's."""
+    """The matrix was written before the last trial was there, or is half of one, or is another plan's."""
     plan = compiled()
     run_dir = make_run(plan, tmp_path, finished=True)
     matrix = RunLayout(run_dir, plan.workload).matrix_json

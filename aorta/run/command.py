@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -43,6 +45,8 @@ def run_from_flags(given: Mapping[str, Any], working_directory: Path) -> int:
         plan = plan_request(request, now=now, names=_NAMES)
     for line in warning_lines(plan):
         say(line)
+    # A SIGTERM would end this process alone, and leave the trial running.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         results = run_plan(plan, output)
     except RunError as error:

@@ -52,7 +52,7 @@ class RunRequest:
         trials: How many trials to run, one after the other, each in a fresh process.
         steps: Steps of a trial.
         output_dir: Where results go: ``<output_dir>/<workload>/trial_d0_m0_t<N>.json``. Must not hold results yet.
-        environment: A registered environment, or ``image:REF``.
+        environment: A registered environment, ``image:REF``, or a mapping of ``docker`` and ``env`` as in a recipe.
         mitigations: Registered mitigations, stacked in this order.
         extra_env: Variables above all others.
         config_overrides: Settings of the workload.
@@ -67,7 +67,7 @@ class RunRequest:
     steps: int
     output_dir: str | os.PathLike[str]
     trials: int = 1
-    environment: str = "local"
+    environment: str | Mapping[str, Any] = "local"
     mitigations: Sequence[str] = ("none",)
     extra_env: Mapping[str, str] = field(default_factory=dict)
     config_overrides: Mapping[str, Any] = field(default_factory=dict)
@@ -79,7 +79,9 @@ class RunRequest:
 
     def data(self) -> dict[str, Any]:
         """Returns the request as the data of a recipe with one cell."""
-        cell = {"name": CELL, "mitigations": list(self.mitigations), "environment": environment_value(self.environment)}
+        named = self.environment
+        environment = environment_value(named) if isinstance(named, str) else dict(named)
+        cell = {"name": CELL, "mitigations": list(self.mitigations), "environment": environment}
         return {
             "schema_version": 1,
             "workload": self.workload,

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
+from aorta.cli import CONTEXT
 from aorta.cli.reference import commands, help_text, reference
 
 COMMANDS = dict(commands())
@@ -50,7 +51,8 @@ def test_every_example_can_be_parsed(path: str, line: str) -> None:
     depth = max(depth for depth in range(1, len(words) + 1) if " ".join(words[:depth]) in COMMANDS)
     name = " ".join(words[:depth])
     if words[depth:] != ["--help"]:
-        COMMANDS[name].make_context(name, words[depth:], resilient_parsing=False)
+        # With the settings of the group, because a command remembers the first help option that it was asked for.
+        COMMANDS[name].make_context(name, words[depth:], **CONTEXT)
 
 
 def test_the_page_is_what_the_commands_say() -> None:

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -13,6 +19,7 @@ from tests.e2e.conftest import Workspace
 
 pytestmark = pytest.mark.e2e
 
+T = TypeVar("T")
 RUN = ["run", "--workload", "witness", "--trials", "2", "--steps", "3", "--output", "out"]
 
 
@@ -135,3 +142,46 @@ except RunError as error:
     command = ["run", "--workload", "chaos", "--steps", "1", "--output", "cli"]
     ended = workspace.aorta(*command, "--workload-config", "end=marker", "--workload-config", "marker=none")
     assert (ended.code, ended.stdout) == (1, "0 of 1 trials passed, 1 missing: cli/chaos\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_the_command_ends_its_trial(workspace: Workspace, number: signal.Signals) -> None:
+    """Nothing of it is left running, and there is no record of it."""
+    command = ["run", "--workload", "chaos", "--steps", "1", "--output", "out", "--workload-config", "end=hang"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from aorta.cli import main; main(prog_name='aorta')", *command],
+        cwd=workspace.folder,
+        env=workspace.environment,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        workers = wait_for(lambda: processes_in(workspace.folder, "aorta.run.worker"))
+        process.send_signal(number)
+        assert process.wait(30) not in (0, None)
+        wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
+    finally:
+        process.kill()
+        process.wait()
+    assert not list((workspace.folder / "out" / "chaos").glob("*.json"))
+
+
+def processes_in(folder: Path, word: str) -> list[int]:
+    """Live processes that work in a folder and have a word in their command line."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and (entry / "cwd").resolve() == folder.resolve():
+                found += [int(entry.name)] if word in (entry / "cmdline").read_text() else []
+        except OSError:
+            continue
+    return found
+
+
+def wait_for(condition: Callable[[], T], seconds: float = 30) -> T:
+    """Waits until a condition is true, and returns its value."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "timed out"
+        time.sleep(0.02)
+    return value

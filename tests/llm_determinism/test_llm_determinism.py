@@ -82,6 +82,13 @@ def test_clean_replays_agree(changes: dict[str, Any]) -> None:
     assert len(result.step_times_ms) == result.total_iterations == 3
 
 
+def test_many_clean_replays_are_one_outcome() -> None:
+    """Forty runs of the step give the same bits."""
+    result = replays(steps=20)
+    assert result.passed
+    assert result.metrics["outcome_counts"] == [40]
+
+
 def test_loss_bits_are_those_of_a_plausible_loss() -> None:
     """Read as float32 they are near log(vocab_size), the loss of an untrained model."""
     bits = replays().metrics["steps"][0]["loss_bits_r1"]
@@ -240,3 +247,10 @@ def test_a_fault_after_the_reduction_stays_on_its_rank(on_two_ranks: dict[str, l
     metrics = on_two_ranks["gradient"][0]["metrics"]
     assert metrics["ranks_with_divergence"] == [1]
     assert metrics["first_divergence"]["tensor"] == "blocks.0.ffn.up.weight.grad"
+
+
+def test_the_page_describes_every_setting_and_metric() -> None:
+    """docs/llm-determinism.md leaves out nothing that a user sets or reads."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "llm-determinism.md").read_text("utf-8")
+    names = {*LlmDeterminismConfig.hints(), *METRICS}
+    assert {name for name in names if f"`{name}`" not in page} == set()

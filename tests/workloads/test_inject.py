@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 import torch
 
-from aorta.workloads.inject import Injector, inject_problems, merge_reports, parse_faults, strikes_trial
+from aorta.workloads.inject import (
+    FaultConfig,
+    FaultKind,
+    Injector,
+    inject_problems,
+    merge_reports,
+    parse_faults,
+    strikes_trial,
+)
 
 BITFLIP: dict[str, Any] = {"kind": "bitflip", "buffer": "x", "element": 3, "bit": 0}
 
@@ -298,3 +307,10 @@ def test_reports_of_ranks_are_joined() -> None:
     assert (merged["trial"], merged["strike_count"]) == (6, 1)
     assert [entry["strike_count"] for entry in merged["planned"]] == [1, 0]
     assert merged["planned"][0]["strikes"] == reports[1]["planned"][0]["strikes"]
+
+
+def test_the_page_describes_every_kind_and_setting() -> None:
+    """docs/fault-injection.md leaves out nothing that can be planted."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "fault-injection.md").read_text("utf-8")
+    names = {*get_args(FaultKind), *FaultConfig.hints()}
+    assert {name for name in names if f"`{name}`" not in page} == set()

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aorta.workloads import checksum as checksum_module
-from aorta.workloads.checksum import checksum_hex, fold_checksums, tensor_checksum
+from aorta.workloads.checksum import checksum_hex, fold_checksums, plain_checksum, tensor_checksum
 
 _MASK = (1 << 64) - 1
 int32s = st.integers(-(2**31), 2**31 - 1)
@@ -115,3 +115,22 @@ def test_folding_depends_on_order() -> None:
 def test_hex_of_a_negative_number_has_16_digits() -> None:
     """The signed number on the device is written as an unsigned one."""
     assert checksum_hex(-1) == "f" * 16
+
+
+@pytest.mark.parametrize(
+    ("dtype", "integers"),
+    [(torch.bfloat16, torch.int16), (torch.float32, torch.int32), (torch.float64, torch.int64)],
+)
+def test_plain_sum_adds_signed_patterns_with_wrap_around(dtype: torch.dtype, integers: torch.dtype) -> None:
+    """The sum is that of the elements read as signed integers of their size, modulo 2**64."""
+    tensor = torch.tensor([1.5, -2.0, float("nan"), -1e30, -0.0, -0.0], dtype=dtype)
+    exact = sum(tensor.view(integers).tolist())
+    assert int(plain_checksum(tensor)) == (exact + 2**63) % 2**64 - 2**63
+
+
+def test_plain_sum_misses_what_the_ordered_one_sees() -> None:
+    """A swap, and two changes that cancel, leave the plain sum alone."""
+    a = torch.tensor([1, 2, 3], dtype=torch.int32)
+    for b in (torch.tensor([2, 1, 3], dtype=torch.int32), torch.tensor([2, 2, 2], dtype=torch.int32)):
+        assert int(plain_checksum(a)) == int(plain_checksum(b))
+        assert value(a) != value(b)

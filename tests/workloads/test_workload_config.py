@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from aorta.workloads.config import load_config, parse_config, read_steps
+from aorta.workloads.config import ConfigBlock, load_config, parse_config, read_steps
 from aorta.workloads.gpu_smoke import GpuSmokeConfig, GpuSmokeWorkload
 from aorta.workloads.inference import InferenceConfig, InferenceWorkload
 from aorta.workloads.training import OptimizerConfig, TrainingConfig, TrainingModelConfig, TrainingWorkload
@@ -221,3 +222,53 @@ def test_class_attributes_that_the_engine_reads() -> None:
     for workload in (TrainingWorkload, InferenceWorkload, GpuSmokeWorkload):
         assert workload.isolation_default == "process"
         assert workload.isolation_supported == {"process", "in_process"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stop(ConfigBlock):
+    """A block with a required field and a second name for another one."""
+
+    key_aliases = {"town": "city"}  # noqa: RUF012
+
+    number: int
+    city: str = "Ulm"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Route(ConfigBlock):
+    """A block that lists others."""
+
+    stops: tuple[Stop, ...] = ()
+
+
+def test_lists_of_blocks_keep_their_order() -> None:
+    """A list gives a tuple of blocks, one mapping stands for a list of one, and nothing for an empty list."""
+    two = parse_config(Route, {"stops": [{"number": 2, "town": "Bonn"}, {"number": 1}]}).value
+    one = parse_config(Route, {"stops": {"number": 1}}).value
+    assert two == Route(stops=(Stop(number=2, city="Bonn"), Stop(number=1)))
+    assert one == Route(stops=(Stop(number=1),))
+    assert parse_config(Route, {}).value == Route()
+
+
+@pytest.mark.parametrize(
+    ("stops", "key", "words"),
+    [
+        ("x", "stops", "use a mapping, or a list of mappings, with keys from number, city"),
+        ([{"number": 1}, 2], "stops[1]", "use a mapping with keys from number, city"),
+        ([{"number": 1}, {}], "stops[1].number", "is missing; use a whole number"),
+        ([{"number": "1"}], "stops[0].number", "use a whole number"),
+        ({"number": 1, "city": "A", "town": "B"}, "stops.town", "means city, which is given already"),
+    ],
+)
+def test_faults_in_a_list_are_named_by_their_place(stops: Any, key: str, words: str) -> None:
+    """The key says which entry, the message what would be right."""
+    code, found, message = problem_of(Route, {"stops": stops})
+    assert (code, found) == ("bad_config_value", key)
+    assert words in message
+
+
+def test_unknown_key_in_a_list_is_no_error() -> None:
+    """It is reported with its place, and the rest of the entry counts."""
+    parsed = parse_config(Route, {"stops": [{"number": 1, "cty": "A"}]})
+    assert parsed.value == Route(stops=(Stop(number=1),))
+    assert [(p.code, p.key) for p in parsed.problems] == [("unknown_config_key", "stops[0].cty")]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from aorta.workloads.decoding import Decoder
-from aorta.workloads.models import ExpertFeedForward, ModelSpec, TokenModel, build_model
+from aorta.workloads.models import ExpertFeedForward, GatedFeedForward, ModelSpec, TokenModel, build_model
 
 
 def tiny(attention: str = "causal", num_experts: int = 1) -> TokenModel:
@@ -135,3 +135,11 @@ def test_building_a_model_leaves_the_random_state_alone() -> None:
     first, second = tiny(), tiny()
     assert torch.equal(before, torch.random.get_rng_state())
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+
+
+def test_gate_multiplies_the_inner_values() -> None:
+    """SwiGLU: the SiLU of one projection times another, projected back."""
+    ffn = GatedFeedForward(8, 16)
+    x = torch.randn(2, 3, 8)
+    gate, up = x @ ffn.gate.weight.T, x @ ffn.up.weight.T
+    torch.testing.assert_close(ffn(x), (gate * gate.sigmoid() * up) @ ffn.down.weight.T)

@@ -52,14 +52,17 @@ def main() -> int:
         chaos.disturb(options.kills)
         for way, number in sorted(chaos.tally.kills.items()):
             print(f"{number:5} {way}")
-        trials = len(chaos.runs())
+        heard = {
+            "claims taken over": "taking over from",
+            "orphans waited for": "waiting for this trial",
+            "dead locks cleared": "cleared the lock",
+        }
+        for what, words in heard.items():
+            print(f"{chaos.heard(words):5} {what}")
+        seconds = time.monotonic() - begin
         print(
-            f"{chaos.tally.rounds} runs, {trials} trials started, {chaos.heard('taking over from')} claims taken over,"
+            f"{chaos.tally.rounds} runs, {len(chaos.runs())} trials started, {wrong} matrices differ, {seconds:.0f} s"
         )
-        print(
-            f"{chaos.heard('waiting for this trial')} orphans waited for, {chaos.heard('cleared the lock')} locks cleared,"
-        )
-        print(f"{wrong} matrices differ, {time.monotonic() - begin:.0f} s")
     return 1 if wrong else 0
 
 

@@ -237,6 +237,7 @@ class DeterminismSession:
             block=place.block,
             direction=place.direction,
             tensor=place.tensor,
+            order=found[0].order,
             divergent_tensors=len(found),
             compared_tensors=len(first.own.places),
         )
@@ -263,8 +264,7 @@ class DeterminismSession:
             injected=self._injector.report(),
         )
         everyone: list[Findings] = gather_objects(mine, self._info.world_size)
-        details = [entry for one in everyone for entry in one.details]
-        details.sort(key=lambda entry: (entry["step"], entry["check"], entry["rank"]))
+        details = _without_consequences([entry for one in everyone for entry in one.details])
         reasons = sorted((d for one in everyone for d in one.first_reasons), key=lambda d: d.sort_key)
         # One outcome is what all ranks together computed in one run.
         outcomes = Counter(zip(*(one.digests for one in everyone), strict=True))
@@ -303,6 +303,24 @@ class DeterminismSession:
             executed_iterations=steps,
             configured_iterations=steps,
         )
+
+
+def _without_consequences(details: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Sorts all ranks' failures, and leaves the hint to the ranks that were the first of their step to diverge.
+
+    A collective carries a fault to the other ranks; a hint that names those would send its reader to the wrong one.
+    """
+    first: dict[tuple[int, str], int] = {}
+    for entry in details:
+        key = entry["step"], entry["check"]
+        first[key] = min(first.get(key, entry["order"]), entry["order"])
+    kept = [
+        entry
+        if entry["order"] == first[entry["step"], entry["check"]]
+        else {name: value for name, value in entry.items() if name != "hint"}
+        for entry in details
+    ]
+    return sorted(kept, key=lambda entry: (entry["step"], entry["check"], entry["order"], entry["rank"]))
 
 
 def _block_of(parameter: str) -> int | None:

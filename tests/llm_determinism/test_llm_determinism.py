@@ -238,6 +238,8 @@ def test_a_fault_on_rank_1_is_named_by_all_ranks(on_two_ranks: dict[str, list[di
         found = metrics["first_divergence"]
         assert (found["step"], found["rank"], found["block"], found["tensor"]) == (1, 1, 1, "blocks.1.output")
         assert metrics["ranks_with_divergence"] == [0, 1]
+        # Only the rank that went first gets a hint: rank 0 merely received the fault.
+        assert [(d["rank"], "hint" in d) for d in result["failure_details"]] == [(1, True), (0, False)]
         (planned,) = metrics["injected"]["planned"]
         assert [(s["rank"], s["buffer"]) for s in planned["strikes"]] == [(1, "blocks.1.output")]
 

@@ -72,8 +72,43 @@ def write_json_atomic(path: str | os.PathLike[str], value: Any) -> None:
         OSError: The file cannot be written; no half-written file is left.
         ValueError: The value holds a NaN or an infinity.
     """
-    text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
-    write_text_atomic(path, text + "\n")
+    write_text_atomic(path, _indented(value))
+
+
+def _indented(value: Any) -> str:
+    return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def write_json_through(path: str | os.PathLike[str], value: Any) -> None:
+    """Writes ``value`` as indented JSON to whatever a user named, and leaves in place what is no plain file.
+
+    A plain file appears whole or not at all. Of a symbolic link, the target is written and the link stays. A pipe or a
+    device is written to: renaming a file over ``/dev/full`` would replace the device for the whole machine.
+
+    Raises:
+        OSError: It cannot be written, is a folder, or the path is empty.
+        ValueError: The value holds a NaN or an infinity.
+    """
+    text = _indented(value)
+    named = os.fspath(path)
+    target = os.path.realpath(named) if os.path.islink(named) else named
+    try:
+        found: os.stat_result | None = os.stat(named)
+    except FileNotFoundError:
+        found = None
+    if found is None or (stat.S_ISREG(found.st_mode) and _is_the_same(found, target)):
+        write_text_atomic(target, text)
+        return
+    with open(named, "wb") as file:
+        file.write(text.encode("utf-8"))
+
+
+def _is_the_same(found: os.stat_result, path: str) -> bool:
+    """Links below ``/proc`` lead to open files that may have no path, or by now another one."""
+    try:
+        return os.path.samestat(found, os.stat(path))
+    except OSError:
+        return False
 
 
 def write_text_atomic(path: str | os.PathLike[str], text: str) -> None:

@@ -17,7 +17,7 @@ if not __package__:
     sys.path[:] = [path for path in sys.path if os.path.abspath(path or ".") != _here]
     sys.path.insert(0, os.path.dirname(os.path.dirname(_here)))
 
-from aorta._jsonio import write_json_atomic
+from aorta._jsonio import write_json_through
 from aorta.instrumentation._collect import collect_env
 
 TYPE_CHECKING = False
@@ -34,15 +34,16 @@ def main(argv: Sequence[str]) -> int:
         argv: ``[--no-torch] OUT``.
 
     Returns:
-        0, or 2 for wrong usage.
+        0, or 2 for wrong usage, such as an empty OUT.
     """
     paths = [argument for argument in argv if argument != "--no-torch"]
-    if len(paths) != 1 or paths[0].startswith("-"):
-        sys.stderr.write(_USAGE + "\n")
+    if len(paths) != 1 or not paths[0] or paths[0].startswith("-"):
+        empty = "OUT is empty; name a file\n" if paths == [""] else ""
+        sys.stderr.write(f"{empty}{_USAGE}\n")
         return 2
     snapshot = collect_env(import_torch=len(paths) == len(argv))
     try:
-        write_json_atomic(paths[0], snapshot)
+        write_json_through(paths[0], snapshot)
     except (OSError, ValueError) as error:
         sys.stderr.write(
             f"aorta: the environment snapshot could not be written to {paths[0]}: {error}; "

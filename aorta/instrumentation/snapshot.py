@@ -15,7 +15,7 @@ import os
 import sys
 from contextlib import suppress
 
-from aorta._jsonio import read_json, write_json_atomic
+from aorta._jsonio import read_json, write_json_through
 from aorta.instrumentation import _probe_main
 from aorta.instrumentation._collect import collect_env
 from aorta.instrumentation._shape import NEVER_CAPTURED, is_valid_snapshot, placeholder_snapshot
@@ -115,7 +115,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one environment job.
 
     Returns:
-        0, or 1 with a message when the plan has no such environment or the file cannot be written.
+        0; 1 with a message when the plan has no such environment or the file cannot be written; 2 when the arguments
+        are wrong or ``--run-dir`` is no run directory, and then nothing is made.
     """
     parser = argparse.ArgumentParser(prog="python -m aorta.instrumentation.snapshot", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -123,22 +124,31 @@ def main(argv: Sequence[str] | None = None) -> int:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--environment", metavar="NAME", help="environment of the plan to describe")
     what.add_argument("--host", action="store_true", help="describe the host of the engine itself")
-    parser.add_argument("--out", metavar="PATH", help="file to write (default: its place in the run directory)")
+    parser.add_argument(
+        "--out", metavar="PATH", help="file to write, in a folder that exists (default: its place in the run directory)"
+    )
     parser.add_argument(
         "--captured", metavar="PATH", help="snapshot left from inside an isolated environment (default: --out)"
     )
     parser.add_argument("--no-torch", action="store_true", help="do not start a process that imports PyTorch")
     options = parser.parse_args(argv)
+    for flag, value in (("--run-dir", options.run_dir), ("--out", options.out), ("--captured", options.captured)):
+        if value == "":
+            parser.error(f"{flag} is empty; name a path")
+    if not os.path.isfile(os.path.join(options.run_dir, "plan.json")):
+        parser.error(f"--run-dir: {options.run_dir} is no run directory, it holds no plan.json")
     default = ("host_env.json",) if options.host else ("environments", options.environment, "env.json")
     out = options.out or os.path.join(options.run_dir, *default)
     try:
         entry = None if options.host else planned_environment(options.run_dir, options.environment)
-        os.makedirs(os.path.dirname(os.path.abspath(out)), exist_ok=True)
+        if options.out is None:
+            # Only the run directory's own layout is made here: a folder elsewhere is more likely mistyped than missing.
+            os.makedirs(os.path.dirname(out), exist_ok=True)
         if entry is None:
             snapshot = collect_env(not options.no_torch)
         else:
             snapshot = environment_snapshot(entry, options.captured or out, import_torch=not options.no_torch)
-        write_json_atomic(out, snapshot)
+        write_json_through(out, snapshot)
     except (SnapshotError, OSError, ValueError) as error:
         sys.stderr.write(f"aorta: no environment snapshot: {error}\n")
         return 1

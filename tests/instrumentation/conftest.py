@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import stat
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,18 @@ import pytest
 
 from aorta._resources import load_schema
 from aorta.instrumentation._system import Probe, System
+
+
+@contextmanager
+def through_fifo(path: Path) -> Iterator[list[str]]:
+    """Makes a named pipe and reads it until the writer closes; the list has what came once the block has ended."""
+    os.mkfifo(path)
+    received: list[str] = []
+    # Not waited for at exit: a writer that never opens the pipe leaves its reader waiting.
+    reader = threading.Thread(target=lambda: received.append(path.read_text("utf-8")), daemon=True)
+    reader.start()
+    yield received
+    reader.join(timeout=30)
 
 
 class Machine:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from aorta.cli.env import env
 from aorta.instrumentation import collect_env
 from aorta.instrumentation._shape import BLOCKS
 from aorta.instrumentation._view import UnknownFieldError, field_value, render_reasons, render_summary
-from tests.instrumentation.conftest import Machine
+from tests.instrumentation.conftest import Machine, through_fifo
 
 SchemaErrors = Callable[[Any], list[str]]
 
@@ -42,6 +43,59 @@ def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
     result = probe("-o", str(tmp_path / "no" / "env.json"))
     assert result.exit_code == 1
     assert "no/env.json: cannot be written: No such file or directory" in result.stderr
+
+
+def test_a_pipe_is_written_to_and_stays(tmp_path: Path, schema_errors: SchemaErrors) -> None:
+    """Renaming a file over a pipe or a device would replace it for everybody."""
+    pipe = tmp_path / "pipe"
+    with through_fifo(pipe) as received:
+        assert probe("-o", str(pipe)).exit_code == 0
+    assert schema_errors(json.loads(received[0])) == []
+    assert pipe.is_fifo()
+
+
+@pytest.mark.parametrize("content", ["old", None])
+def test_a_link_stays_and_its_target_is_written(
+    tmp_path: Path, schema_errors: SchemaErrors, content: str | None
+) -> None:
+    """Whether the target is there already or not, and in another folder."""
+    target = tmp_path / "elsewhere" / "env.json"
+    target.parent.mkdir()
+    if content is not None:
+        target.write_text(content)
+    link = tmp_path / "link"
+    link.symlink_to("elsewhere/env.json")
+    assert probe("-o", str(link)).exit_code == 0
+    assert os.readlink(link) == "elsewhere/env.json"
+    assert schema_errors(json.loads(target.read_text("utf-8"))) == []
+    assert [path.name for path in target.parent.iterdir()] == ["env.json"]
+
+
+def test_a_link_to_an_open_file_without_a_path_is_written_to(tmp_path: Path) -> None:
+    """As /dev/stdout is: what it leads to has no name that could be replaced."""
+    with (tmp_path / "gone").open("w+b") as file:
+        (tmp_path / "gone").unlink()
+        link = tmp_path / "link"
+        link.symlink_to(f"/proc/self/fd/{file.fileno()}")
+        assert probe("-o", str(link)).exit_code == 0
+        assert json.loads(file.read())["schema_version"] == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["link"]
+
+
+def test_a_link_in_a_circle_is_an_error(tmp_path: Path) -> None:
+    """And no traceback."""
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    result = probe("-o", str(tmp_path / "a"))
+    assert result.exit_code == 1
+    assert "a: cannot be written: Too many levels of symbolic links" in result.stderr
+
+
+def test_an_empty_name_is_refused() -> None:
+    """As a path it would be the current folder."""
+    result = probe("-o", "")
+    assert result.exit_code == 2
+    assert "is empty; name a file" in result.stderr
 
 
 def test_one_field() -> None:

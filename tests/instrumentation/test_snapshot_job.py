@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from aorta.instrumentation import _probe_main, collect_env, is_valid_snapshot, placeholder_snapshot, snapshot
+from tests.instrumentation.conftest import through_fifo
 
 SchemaErrors = Callable[[Any], list[str]]
 
@@ -138,11 +139,39 @@ def test_an_unknown_environment_is_named_with_the_known_ones(run_dir: Path, caps
     assert not (run_dir / "environments").exists()
 
 
-@pytest.mark.parametrize("plan", [None, "{", "[]", '{"environments": 3}'])
-def test_an_unreadable_plan_is_an_error(tmp_path: Path, plan: str | None, capsys: pytest.CaptureFixture[str]) -> None:
-    """No plan, no snapshot, and no traceback."""
-    if plan is not None:
-        (tmp_path / "plan.json").write_text(plan)
+@pytest.mark.parametrize("what", [["--host"], ["--environment", "local"]])
+def test_a_folder_that_is_no_run_directory_is_refused(
+    tmp_path: Path, what: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A mistyped --run-dir is a usage error, and no folder is made."""
+    with pytest.raises(SystemExit) as ended:
+        snapshot.main(["--run-dir", str(tmp_path / "typo"), "--no-torch", *what])
+    assert ended.value.code == 2
+    assert f"{tmp_path}/typo is no run directory, it holds no plan.json" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("flag", ["--run-dir", "--out", "--captured"])
+def test_an_empty_path_is_refused(run_dir: Path, flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """An unset shell variable must not mean the current folder."""
+    with pytest.raises(SystemExit) as ended:
+        snapshot.main(["--run-dir", str(run_dir), "--host", "--no-torch", flag, ""])
+    assert ended.value.code == 2
+    assert f"{flag} is empty; name a path" in capsys.readouterr().err
+
+
+def test_the_folder_of_out_must_exist(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Only the run directory's own folders are made."""
+    out = run_dir / "typo" / "env.json"
+    assert snapshot.main(["--run-dir", str(run_dir), "--host", "--no-torch", "--out", str(out)]) == 1
+    assert "No such file or directory" in capsys.readouterr().err
+    assert not out.parent.exists()
+
+
+@pytest.mark.parametrize("plan", ["{", "[]", '{"environments": 3}'])
+def test_an_unreadable_plan_is_an_error(tmp_path: Path, plan: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """No plan that can be read, no snapshot, and no traceback."""
+    (tmp_path / "plan.json").write_text(plan)
     assert snapshot.main(["--run-dir", str(tmp_path), "--environment", "local"]) == 1
     assert "not a plan that can be read" in capsys.readouterr().err
 
@@ -166,11 +195,20 @@ def test_a_snapshot_that_cannot_be_written_does_not_fail_the_trial(
     assert "could not be written" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments", [[], ["a", "b"], ["--help"]])
+@pytest.mark.parametrize("arguments", [[], ["a", "b"], ["--help"], [""], ["--no-torch", ""]])
 def test_wrong_usage_of_the_probe_command(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """Anything but one path is a usage error."""
+    """Anything but one path that is not empty is a usage error."""
     assert _probe_main.main(arguments) == 2
-    assert capsys.readouterr().err.startswith("usage:")
+    assert "usage: python -m aorta.instrumentation._probe_main" in capsys.readouterr().err
+
+
+def test_the_probe_command_writes_through_a_pipe(tmp_path: Path, schema_errors: SchemaErrors) -> None:
+    """What is no plain file is written to and stays."""
+    pipe = tmp_path / "pipe"
+    with through_fifo(pipe) as received:
+        assert _probe_main.main(["--no-torch", str(pipe)]) == 0
+    assert schema_errors(json.loads(received[0])) == []
+    assert pipe.is_fifo()
 
 
 def test_the_placeholder_keeps_an_unknown_descriptor_as_it_is() -> None:

@@ -32,6 +32,14 @@ from aorta.cli import options
 @click.option("--save-logs", is_flag=True, help="Keep each trial's standard output and error beside its result.")
 @options.trial_timeout
 @click.option(
+    "--nproc-per-node",
+    type=click.IntRange(min=1, max=1024),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Ranks of each trial of a distributed workload, all on this host.",
+)
+@click.option(
     "--output", metavar="DIR", help="Folder for the results, which must hold none yet [default: run_results/<time>]."
 )
 def run(**given: Any) -> None:

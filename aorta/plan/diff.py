@@ -16,7 +16,10 @@ from aorta.plan.rundir import read_plan, read_request
 Change = dict[str, Any]
 """``key`` (a dotted path), ``a`` and ``b``; a side that does not have the key lacks the entry."""
 
-_SETTINGS = ("steps", "trials", "mitigations", "isolation", "launch", "collect", "trial_timeout_sec")
+_SETTINGS = (
+    *("steps", "trials", "stop_after", "retry_errors", "mitigations", "isolation", "launch", "collect"),
+    "trial_timeout_sec",
+)
 _RATES = ("trials_present", "failure_rate", "event_rate", "event_rate_ci95", "error_rate", "mean_step_time_ms")
 _VOLATILE = frozenset({"captured_at", "duration_sec"})
 """Fields of a snapshot that differ each time."""

@@ -46,7 +46,10 @@ def _heading(request: Mapping[str, Any]) -> list[list[str]]:
         ["environment", _place(request["environment"])],
         ["trials", f"{request['trials']} of {request['steps']} steps, {request['isolation']} isolation"],
     ]
-    for key in ("workload_config", "collect"):
+    if request["launch"]["mode"] == "distributed":
+        launch = request["launch"]
+        rows.append(["ranks", f"{launch['nnodes'] * launch['nproc_per_node']} (at least {launch['min_world_size']})"])
+    for key in ("workload_config", "collect", "stop_after", "retry_errors"):
         if request[key]:
             rows.append([key, _shortened(json.dumps(request[key], ensure_ascii=False))])
     return rows

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import yaml
+
 from aorta.recipe.errors import RecipeError, RecipeSchemaError
 from aorta.recipe.loader import parse_recipe
 from aorta.recipe.model import Recipe
@@ -139,6 +141,9 @@ def load_data(data: Mapping[str, Any], registry: Registry, *, names: Mapping[str
         text = dump_recipe(data)
     except UnicodeEncodeError as error:
         message = f"{short(error.object[error.start : error.end])} is not text in UTF-8"
+        raise RecipeSchemaError([RecipeError(path="", message=message)], SOURCE) from None
+    except yaml.YAMLError as error:
+        message = f"{short(error.args[-1])} cannot be written in a recipe; use text, numbers, lists and mappings"
         raise RecipeSchemaError([RecipeError(path="", message=message)], SOURCE) from None
     try:
         return parse_recipe(text, registry, source=SOURCE)

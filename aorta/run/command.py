@@ -98,5 +98,6 @@ def _request(given: Mapping[str, Any], output: Path) -> RunRequest:
         collect={name: {} for name in collect},
         save_logs=given["save_logs"],
         sidecars=given["mitigations_files"],
+        nproc_per_node=given["nproc_per_node"],
         **{name: value for name, value in optional.items() if value is not None},
     )

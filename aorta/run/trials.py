@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from aorta._jsonio import read_json, write_json_atomic
+from aorta.dag.launching import find_world, launch_problems
 from aorta.dag.lock import RunLock
 from aorta.dag.planning import plan_recipe
-from aorta.dag.settings import Settings
+from aorta.dag.settings import Settings, SettingsError
 from aorta.plan.model import Plan
 from aorta.plan.paths import RunLayout, safe_name
 from aorta.recipe.flags import SOURCE, environment_value, load_data
@@ -61,6 +62,7 @@ class RunRequest:
         save_logs: Whether each trial's output is kept beside its result.
         trial_timeout_sec: Time limit of a trial in seconds; 0 for none.
         sidecars: JSON files of further mitigations and environments.
+        nproc_per_node: Ranks of each trial of a distributed workload, all on this host.
     """
 
     workload: str
@@ -76,6 +78,7 @@ class RunRequest:
     save_logs: bool = False
     trial_timeout_sec: float = 86400
     sidecars: Sequence[str | os.PathLike[str]] = ()
+    nproc_per_node: int = 1
 
     def data(self) -> dict[str, Any]:
         """Returns the request as the data of a recipe with one cell."""
@@ -176,17 +179,32 @@ def plan_request(
     Raises:
         RecipeSchemaError: The request is not valid; it holds every fault.
         RegistryError: A sidecar is not valid, or two sources register one name.
+        SettingsError: The workload needs more ranks than the request gives it, or a launcher started this process as
+            one of several.
     """
     settings = Settings(
         recipe=SOURCE,
         trial_timeout=request.trial_timeout_sec,
         mitigations_files=tuple(Path(path) for path in request.sidecars),
+        nproc_per_node=request.nproc_per_node,
     )
+    world = find_world(settings, ambient)
+    if world.rank is not None:
+        raise SettingsError(
+            [
+                f"launcher: WORLD_SIZE is {world.size}, and each of these processes would run the same trials; leave "
+                f"torchrun out and ask for {world.size} ranks here (nproc_per_node), or have it start aorta sweep run"
+            ]
+        )
 
     def load(registry: Registry) -> Any:
         return load_data(request.data(), registry, names=names)
 
-    return plan_recipe(settings, now=now, ambient=ambient, load=load)
+    plan = plan_recipe(settings, now=now, ambient=ambient, load=load)
+    problems = launch_problems(plan, world)
+    if problems:
+        raise SettingsError(problems)
+    return plan
 
 
 def run_trials(request: RunRequest, *, on_result: Callable[[TrialResult], None] | None = None) -> list[TrialResult]:
@@ -205,6 +223,7 @@ def run_trials(request: RunRequest, *, on_result: Callable[[TrialResult], None] 
     Raises:
         RecipeSchemaError: The request is not valid; it holds every fault. Nothing was written.
         RegistryError: A sidecar is not valid, or two sources register one name. Nothing was written.
+        SettingsError: The ranks do not suit the workload. Nothing was written.
         RunError: A supervisor died without a record.
         LockedError: Another process runs trials into the output folder.
         OSError: The output folder cannot be written, or (``FileExistsError``) holds trials already.

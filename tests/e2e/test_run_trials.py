@@ -144,6 +144,24 @@ except RunError as error:
     assert (ended.code, ended.stdout) == (1, "0 of 1 trials passed, 1 missing: cli/chaos\n")
 
 
+def test_ranks_of_a_distributed_workload(workspace: Workspace) -> None:
+    """As many as were asked for; too few, or a launcher around the command, are refused with the ways out."""
+    command = ["run", "--workload", "training", "--steps", "1", "--output", "out"]
+    command += ["--workload-config", "model={kind: mlp, hidden_size: 16, num_layers: 1, vocab_size: 32}"]
+    command += ["--workload-config", "device=cpu", "--workload-config", "parallelism=ddp"]
+    ended = workspace.aorta(*command, "--nproc-per-node", "2")
+    assert ended.code == 0, ended.stderr
+    (record,) = records(workspace.folder / "out" / "training")
+    assert record["result"]["metrics"]["world_size"] == 2  # type: ignore[index]
+    few = workspace.aorta("run", "--workload", "race", "--steps", "1", "--output", "race")
+    assert few.code == 2
+    assert "needs at least 2 ranks" in few.stderr
+    around = workspace.aorta(*command, WORLD_SIZE="2", RANK="0", LOCAL_WORLD_SIZE="2")
+    assert around.code == 2
+    assert "launcher: WORLD_SIZE is 2" in around.stderr
+    assert not (workspace.folder / "race").exists()
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_to_the_command_ends_its_trial(workspace: Workspace, number: signal.Signals) -> None:
     """Nothing of it is left running, and there is no record of it."""

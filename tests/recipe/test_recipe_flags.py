@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from aorta.recipe import RecipeSchemaError, parse_recipe, resolved_recipe
-from aorta.recipe.flags import MatrixFlags
+from aorta.recipe.flags import MatrixFlags, load_data
 from aorta.registry import Registry
 
 
@@ -89,6 +89,13 @@ def test_a_setting_is_a_yaml_value(registry: Registry, text: str, value: Any) ->
 def test_a_fault_carries_its_flag(registry: Registry, given: dict[str, Any], expected: str) -> None:
     """The first line says the flag, what was found, and what would be right."""
     assert faults(registry, **given)[0].startswith(expected)
+
+
+def test_a_value_that_no_recipe_can_hold_is_refused(registry: Registry) -> None:
+    """Data from a program can hold any object."""
+    data = {"schema_version": 1, "workload_config": {"a": object()}}
+    with pytest.raises(RecipeSchemaError, match="cannot be written in a recipe"):
+        load_data(data, registry, names={})
 
 
 def test_a_mapping_can_be_completed(registry: Registry) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 
 from aorta.llm_determinism.compare import Replay
 
+_PARAMETER_FIELDS = {"forward": "parameters_before", "backward": "gradients", "update": "parameters"}
+
 
 class Capture:
     """Writes ``rank<NNN>.jsonl``; a line is on disk as soon as its replay is over.
@@ -46,22 +48,21 @@ def capture_fields(replay: Replay) -> dict[str, Any]:
 
     Returns:
         ``loss_bits`` and ``output_bits`` (plain sums; of the one loss that is its bit pattern); ``block_pre`` and
-        ``block_post``, one plain sum a block, with ``_grad`` for the gradients; ``gradients`` and ``parameters`` by
-        name; and each of them again with ``_ordered``, as position-sensitive checksums. All are signed 64-bit
-        integers.
+        ``block_post``, one plain sum a block, with ``_grad`` for the gradients; by name ``parameters_before``,
+        ``gradients`` and ``parameters`` (after the step); and each of them again with ``_ordered``, as
+        position-sensitive checksums. All are signed 64-bit integers.
     """
     fields: dict[str, Any] = {}
     for suffix, sums in (("", replay.plain), ("_ordered", replay.ordered)):
         blocks: dict[str, dict[int, int]] = {
             name: {} for name in ("block_pre", "block_post", "block_pre_grad", "block_post_grad")
         }
-        named: dict[str, dict[str, int]] = {"gradients": {}, "parameters": {}}
+        named: dict[str, dict[str, int]] = {name: {} for name in _PARAMETER_FIELDS.values()}
         for place, value in zip(replay.places, sums, strict=True):
             if place.role in ("loss", "output"):
                 fields[f"{place.role}_bits{suffix}"] = value
             elif place.role == "parameter":
-                kind = "gradients" if place.direction == "backward" else "parameters"
-                named[kind][place.tensor.removesuffix(".grad")] = value
+                named[_PARAMETER_FIELDS[place.direction]][place.tensor.removesuffix(".grad")] = value
             elif place.block is not None:
                 blocks[f"{place.role}{'_grad' if place.direction == 'backward' else ''}"][place.block] = value
         fields |= {f"{name}{suffix}": [of[block] for block in sorted(of)] for name, of in blocks.items()}

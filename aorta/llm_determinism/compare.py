@@ -22,7 +22,8 @@ class Place:
         direction: ``forward``, ``backward`` (gradients), or ``update`` (parameters after the optimiser).
         tensor: Its name.
         role: What it is: ``block_pre`` and ``block_post`` (a block's input and output, or in ``backward`` their
-            gradients), ``output`` (logits), ``loss``, ``parameter`` (or in ``backward`` its gradient).
+            gradients), ``output`` (logits), ``loss``, ``parameter`` (in ``forward`` as it enters the step, in
+            ``backward`` its gradient).
     """
 
     block: int | None

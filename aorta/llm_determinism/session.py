@@ -190,8 +190,9 @@ class DeterminismSession:
         if strike is not None:
             tokens_BT = tokens_BT.clone()  # The next replay starts from the tokens as they were.
             strike("input", tokens_BT)
-            for name, parameter in self._local_parameters():
-                strike(name, parameter)
+        # A parameter that is wrong by now would else be named by its first use, or not at all where rounding hides it.
+        for name, tensor in self._local_parameters():
+            seen(Place(block=_block_of(name), direction="forward", tensor=name, role="parameter"), name, tensor)
         logits_BTV = self.model(tokens_BT)
         seen(Place(block=None, direction="forward", tensor="logits", role="output"), "logits", logits_BTV)
         loss = F.cross_entropy(logits_BTV.float().flatten(0, 1), self._targets_BT.flatten())

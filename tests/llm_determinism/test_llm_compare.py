@@ -104,6 +104,7 @@ def test_a_capture_line_holds_every_checksum(tmp_path: Path) -> None:
         "loss_bits": 13,
         "block_post_grad": [14],
         "block_pre_grad": [15],
+        "parameters_before": {},
         "gradients": {"blocks.0.ffn.up.weight": 16},
         "parameters": {"blocks.0.ffn.up.weight": 17},
     }

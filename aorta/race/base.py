@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from aorta.race.golden import Golden
 from aorta.race.lanes import Lanes, Point
 from aorta.race.optimizers import CheckedOptimizer
 from aorta.race.patterns import MovedPattern, message_keys
-from aorta.race.verify import Verifier
+from aorta.race.verify import Expected, Verifier
 
 # Numbers of the kinds of buffer in message_keys().
 STREAM_H2D, STREAM_ALL_TO_ALL, STREAM_ALL_GATHER = range(3)
@@ -149,8 +150,11 @@ class HostCopies:
     def check(self, tick: int) -> None:
         """Compares the copy on the device and gives its buffer free."""
         slot = tick % len(self._device_N)
-        key = self._keys_P[tick % _HOST_TENSORS]
-        self._context.verifier.check(["h2d"], self._device_N[slot], lambda out: self._pattern.write(out, key))
+        turn = tick % _HOST_TENSORS
+        # On the CPU the host tensor is at hand; elsewhere fetching it would be another copy of the kind under test.
+        on_host = self._context.device.type == "cpu"
+        expected: Expected = self._host_N[turn] if on_host else partial(self._pattern.write, key_R1=self._keys_P[turn])
+        self._context.verifier.check(["h2d"], self._device_N[slot], expected)
         self._free[slot] = self._context.lanes.reached("compute")
 
     def _copy(self, tick: int) -> None:

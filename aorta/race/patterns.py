@@ -103,7 +103,6 @@ class SummedPattern:
 
     def __init__(self, size: int, dtype: torch.dtype, device: torch.device, *, rank: int, world_size: int) -> None:
         self._rank = rank
-        self._world_size = world_size
         self._turns = -(-world_size // _MAX_CONTRIBUTORS)
         # A contribution is base + phase + rank term + 1, at most `largest`, and never 0.
         largest = min(_LARGEST_EXACT[dtype] // min(world_size, _MAX_CONTRIBUTORS), 1 << 12)
@@ -112,7 +111,11 @@ class SummedPattern:
         self._rank_terms = max(2, largest // 4) if self._turns == 1 else 1
         values = largest - self._phases - self._rank_terms + 2
         generator = torch.Generator().manual_seed(_SEED + 1)
-        self._base_N = torch.randint(values, (size,), generator=generator).to(device, dtype)
+        base_N = torch.randint(values, (size,), generator=generator)
+        self._contributors = world_size // self._turns
+        self._base_N = base_N.to(device, dtype)
+        self._sum_N = (base_N * self._contributors).to(device, dtype)
+        self._every_term = sum(rank % self._rank_terms for rank in range(world_size)) if self._turns == 1 else 0
 
     def contribute(self, out_N: torch.Tensor, tick: int, part: tuple[int, int] = (0, 1)) -> None:
         """Fills this rank's contribution to an iteration.
@@ -130,13 +133,12 @@ class SummedPattern:
 
     def write_sum(self, out_N: torch.Tensor, tick: int) -> None:
         """Writes what the sum over all ranks must be."""
-        terms = [self._term(rank, tick) for rank in range(self._world_size) if self._contributes(rank, tick)]
-        torch.mul(self._base_N, len(terms), out=out_N).add_(sum(terms))
+        moved = self._contributors * (1 + tick % self._phases) + self._every_term
+        torch.add(self._sum_N, moved, out=out_N)
 
     def _contributes(self, rank: int, tick: int) -> bool:
         # The same number in every iteration: otherwise a sum could stay the same while its terms change.
-        whole_turns = self._world_size // self._turns * self._turns
-        return rank < whole_turns and rank % self._turns == tick % self._turns
+        return rank < self._contributors * self._turns and rank % self._turns == tick % self._turns
 
     def _term(self, rank: int, tick: int) -> int:
         return 1 + rank % self._rank_terms + tick % self._phases

@@ -144,10 +144,7 @@ class RaceSession:
             iteration = tick - s.warmup_iterations
             if iteration == 0:
                 clock.mark()
-            self._injector.step(iteration)
-            verifier.begin(iteration)
-            self._pattern.iterate(tick)
-            verifier.end()
+            self.iterate(tick, iteration)
             stop = agreement.exchange(verifier.corrupted) if agreement is not None else False
             if iteration < 0:
                 continue
@@ -160,6 +157,23 @@ class RaceSession:
             agreement.finish()
         verifier.finish()
         return self._result(executed, clock.times_ms())
+
+    def iterate(self, tick: int, iteration: int) -> None:
+        """Runs one iteration.
+
+        Args:
+            tick: Its number, counted from the warm-up's first: what the contents of the buffers depend on.
+            iteration: Number of the verified iteration; negative for one that is not verified.
+        """
+        self._injector.step(iteration)
+        self._verifier.begin(iteration)
+        self._pattern.iterate(tick)
+        self._verifier.end()
+
+    @property
+    def corrupted(self) -> bool:
+        """Whether this rank has seen any corruption so far."""
+        return self._verifier.corrupted
 
     def _build(self, compute: Compute) -> CommunicationPattern:
         s = self._settings

@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from aorta.race.patterns import INT_OF_SIZE, bits
@@ -89,16 +91,16 @@ class Verifier:
         if self._iteration < 0:
             return
         scratch = self._scratch_like(found)
+        wanted = scratch
         if callable(expected):
             expected(scratch)
-            bits(scratch).bitwise_xor_(bits(found))
         else:
-            torch.bitwise_xor(bits(expected), bits(found), out=bits(scratch))
-        differing = bits(scratch).view(len(names), -1)
-        if self._device.type == "cpu" and not _any_bit(differing):
+            wanted = expected
+        if self._device.type == "cpu" and np.array_equal(_words(wanted), _words(found)):
             return
+        torch.bitwise_xor(bits(wanted), bits(found), out=bits(scratch))
         self._labels += [(name, found.dtype) for name in names]
-        self._numbers.append(_summary(differing, bits(found_GM)))
+        self._numbers.append(_summary(bits(scratch).view(len(names), -1), bits(found_GM)))
 
     def check_layer_checksum(self, content: torch.Tensor, expected_checksum: torch.Tensor) -> None:
         """Compares the checksum of a layer's content with the one that all layers share; nothing in the warm-up."""
@@ -169,12 +171,16 @@ class Verifier:
         )
 
 
-def _any_bit(differing: torch.Tensor) -> bool:
-    """Tells on the CPU whether any bit is set; eight bytes at a time, as counting is slow for short integers."""
-    flat = differing.view(-1)
+def _words(content: torch.Tensor) -> npt.NDArray[np.integer[Any]]:
+    """Returns memory of the CPU as whole numbers for comparing, eight bytes at a time where it divides so.
+
+    numpy compares in one pass; torch.equal takes three times as long on integers.
+    """
+    flat = bits(content).view(-1)
     if flat.nbytes % 8 == 0 and flat.storage_offset() * flat.element_size() % 8 == 0:
         flat = flat.view(torch.int64)
-    return bool(torch.count_nonzero(flat))
+    words: npt.NDArray[np.integer[Any]] = flat.numpy()
+    return words
 
 
 def _summary(differing: torch.Tensor, found: torch.Tensor) -> torch.Tensor:

@@ -79,6 +79,7 @@ class Hub:
         self._followers: dict[int, Link] = {}
         self._visitors: list[Link] = []
         self._calls: list[dict[str, Any]] = []
+        self._caller: Link | None = None
         self._ended = False
         self._broken = False
         self._wake, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -117,13 +118,28 @@ class Hub:
                     link.drain()
                 self._hear()
         finally:
-            for link in [*self._followers.values(), *self._visitors]:
-                link.send(leave=self.exit_code)
-                link.close()
+            self._let_go([*self._followers.values(), *self._visitors])
             self._listener.close()
+
+    def _let_go(self, links: list[Link]) -> None:
+        """Sends everybody away, and gives them a moment to hear it."""
+        for link in links:
+            link.send(leave=self.exit_code)
+            link.finish()
+        deadline = time.monotonic() + _END_SEC / 2
+        while (left := deadline - time.monotonic()) > 0 and any(link.source is not None for link in links):
+            select.select([link.source for link in links if link.source is not None], [], [], left)
+            for link in links:
+                link.drain()
+        for link in links:
+            link.close()
 
     def _hear(self) -> None:
         for rank, link in list(self._followers.items()):
+            message = link.next()
+            if message is not None and "failed" in message and self._caller is not None:
+                told = f"rank {rank}: its supervisor ended with status {message['failed']}"
+                self._caller.send(refused=told)
             if link.source is None and not self._ended:
                 self._followers.pop(rank).close()
                 self._broken = True
@@ -147,6 +163,7 @@ class Hub:
         elif len(self._followers) == self._followers_wanted:
             for call in self._calls:
                 wanted = {name: value for name, value in call.items() if name != "_from"}
+                self._caller = call["_from"]
                 for follower in self._followers.values():
                     follower.send(**wanted)
             self._calls.clear()
@@ -246,8 +263,10 @@ def _next(link: Link, agent: subprocess.Popen[bytes] | None) -> dict[str, Any] |
         except WireError:
             if link.closed:
                 return None
-            if agent is not None:
-                agent.poll()
+            if agent is not None and agent.poll():
+                # It could not even join, perhaps, and then the trial would wait for it.
+                link.send(failed=agent.returncode)
+                agent = None
 
 
 def _start_agent(message: Mapping[str, Any], env: Mapping[str, str]) -> subprocess.Popen[bytes]:

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 _TELL_SEC = 1.0
 """How often the lead is told of the processor time that the ranks have used."""
 
+_LEAD_SEC = 30.0
+"""How long the lead may take to read the last reports."""
+
 _PR_SET_PDEATHSIG = 1
 
 
@@ -102,6 +105,11 @@ def run_agent(
             for place in places
         ]
         _Following(ranks, tree, signals, link).follow()
+        link.finish()
+        deadline = time.monotonic() + _LEAD_SEC
+        while link.source is not None and time.monotonic() < deadline:
+            signals.check()
+            signals.wait(deadline - time.monotonic(), [link])
     finally:
         link.close()
         if held is not None:

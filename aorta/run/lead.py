@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 
-from aorta.run.launch import LaunchError, Place, world_size
+from aorta.run.launch import AgentLost, LaunchError, Place, world_size
 from aorta.run.process import Ending
 from aorta.run.ranks import Rank
 from aorta.run.report import Report
@@ -18,7 +18,7 @@ from aorta.run.wire import Link, Listener, WireError, connect, new_key
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
     from aorta.run.device import Held
@@ -30,10 +30,6 @@ GATHER_SEC = 120.0
 """How long the agents of a trial may take to come, waiting for their hosts' devices not counted."""
 
 _POLL_SEC = 0.5
-
-
-class AgentLost(LaunchError):
-    """Another supervisor of the trial has gone: like this one's own death, no result."""
 
 
 class Agent:
@@ -83,11 +79,13 @@ class RemoteRank(Rank):
         agent: The agent.
         place: Which rank it is.
         device: What it runs on.
+        trouble: Says why the trial cannot go on, or None.
     """
 
-    def __init__(self, agent: Agent, place: Place, device: dict[str, Any]) -> None:
+    def __init__(self, agent: Agent, place: Place, device: dict[str, Any], trouble: Callable[[], str | None]) -> None:
         super().__init__(place, agent.host, device, None, Ending(time.monotonic()))
         self._agent = agent
+        self._trouble = trouble
         self._report = Report(b"")
         self._tail: list[str] = []
         self._cpu = 0.0
@@ -119,9 +117,14 @@ class RemoteRank(Rank):
         self.gone = True
 
     def look(self) -> None:
-        """Raises AgentLost if the rank's agent has gone before the rank had ended."""
-        if not self.gone and self._agent.source is None:
+        """Raises AgentLost if the rank's agent, or the whole sweep, has gone before the rank had ended."""
+        if self.gone:
+            return
+        if self._agent.source is None:
             raise AgentLost(f"rank {self.number}: its supervisor on host {self.host} has gone; the trial has no record")
+        trouble = self._trouble()
+        if trouble is not None:
+            raise AgentLost(trouble)
 
     def terminate(self) -> None:
         """Has the agent end all of its ranks."""
@@ -145,18 +148,21 @@ class _Hub:
 
     def __init__(self, link: Link) -> None:
         self._link = link
+        self.trouble: str | None = None
+        """Why the trial cannot go on, or None."""
 
     @property
     def source(self) -> int | None:
         return self._link.source
 
     def drain(self) -> None:
+        """Takes what the sweep has said; never raises, since processes may be about to be ended."""
         self._link.drain()
-        refusal = self._link.next()
-        if refusal is not None:
-            raise AgentLost(str(refusal.get("refused", "the sweep cannot call the other ranks")))
-        if self._link.source is None:
-            raise AgentLost("the sweep has gone; the trial has no record")
+        while (message := self._link.next()) is not None:
+            if "refused" in message:
+                self.trouble = f"{message['refused']}; the trial has no record"
+        if self._link.source is None and self.trouble is None:
+            self.trouble = "the sweep has gone; the trial has no record"
 
     def close(self) -> None:
         self._link.close()
@@ -218,27 +224,45 @@ class Lead:
         """
         self._call()
         missing = set(range(world_size(self._launch))) - {place.rank for place in own}
+        visitors: list[Link] = []
         deadline = time.monotonic() + GATHER_SEC
         while missing:
             self._signals.check()
-            if time.monotonic() >= deadline:
+            if self._trouble() is not None:
+                raise AgentLost(str(self._trouble()))
+            if visitors:
+                # Who has come and says nothing yet waits for its host's devices, and that may take long.
+                deadline = time.monotonic() + GATHER_SEC
+            elif time.monotonic() >= deadline:
                 told = ", ".join(map(str, sorted(missing)[:8]))
-                raise LaunchError(f"rank {told}: nobody came to start it in {GATHER_SEC:g} s; the trial has no record")
-            self._signals.wait(_POLL_SEC, [_Door(self._listener), *([self._hub] if self._hub else [])])
+                raise AgentLost(f"rank {told}: nobody came to start it in {GATHER_SEC:g} s; the trial has no record")
+            self._signals.wait(_POLL_SEC, [_Door(self._listener), *visitors, *self.sources])
             link = self._listener.accept()
-            if link is None:
-                continue
-            try:
-                hello = link.receive(GATHER_SEC)
-                places = [Place(*numbers) for numbers in hello["places"]]
-                agent = Agent(link, places, str(hello["host"]), hello["held"])
-            except (WireError, KeyError, TypeError) as error:
-                raise AgentLost(f"an agent left before it had said what it starts: {error}") from error
-            ranks = {place.rank for place in places}
-            if not ranks <= missing:
-                raise LaunchError(f"rank {', '.join(map(str, sorted(ranks - missing)))} was started twice")
-            missing -= ranks
-            self._agents.append(agent)
+            if link is not None:
+                visitors.append(link)
+            for visitor in list(visitors):
+                hello = visitor.next()
+                if hello is not None:
+                    visitors.remove(visitor)
+                    missing -= self._welcome(visitor, hello, missing)
+                elif visitor.source is None:
+                    raise AgentLost("an agent left before it had said what it starts; the trial has no record")
+
+    def _welcome(self, link: Link, hello: Mapping[str, Any], missing: set[int]) -> set[int]:
+        """Takes an agent in and returns the ranks that it starts."""
+        try:
+            places = [Place(*numbers) for numbers in hello["places"]]
+            agent = Agent(link, places, str(hello["host"]), hello["held"])
+        except (KeyError, TypeError) as error:
+            raise LaunchError(f"an agent's greeting has no {error}") from error
+        self._agents.append(agent)
+        ranks = {place.rank for place in places}
+        if not ranks <= missing:
+            raise LaunchError(f"rank {', '.join(map(str, sorted(ranks - missing)))} was started twice")
+        return ranks
+
+    def _trouble(self) -> str | None:
+        return self._hub.trouble if self._hub is not None else None
 
     def start(self, address: str, port: int, held: Held, probe: Mapping[str, str] | None) -> list[RemoteRank]:
         """Has the agents start their ranks.
@@ -258,7 +282,7 @@ class Lead:
             on_host = by_node[agent.places[0].node]
             devices = on_host["devices"]
             for place in agent.places:
-                rank = RemoteRank(agent, place, devices[place.local_rank % len(devices)])
+                rank = RemoteRank(agent, place, devices[place.local_rank % len(devices)], self._trouble)
                 agent.ranks[place.rank] = rank
                 ranks.append(rank)
             agent.send(start={"address": address, "port": port, "held": on_host, "probe": probe})

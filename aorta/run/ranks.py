@@ -31,6 +31,9 @@ BUSY_GRACE_SEC = 30.0
 """The same for a rank that uses the processor: it may be working, or it may be spinning on what never comes."""
 
 _IDLE_SHARE = 0.05
+_ELSEWHERE_SEC = 30.0
+"""How long the lead waits for what agents could not end at once."""
+
 _POLL_SEC = 5.0
 _RANKS_POLL_SEC = 0.2
 """A rank's report cannot wake anybody; where others depend on it, it is looked at this often."""
@@ -276,4 +279,8 @@ class Group:
             self._signals.check()
             self._signals.wait(left, self._sources)
         self._tree.kill(self._sources)
-        self._look()
+        # Ranks on other hosts are ended by those who started them.
+        deadline = time.monotonic() + _ELSEWHERE_SEC
+        while [rank for rank in self._look() if not isinstance(rank, LocalRank)] and time.monotonic() < deadline:
+            self._signals.check()
+            self._signals.wait(self._poll_sec, self._sources)

@@ -6,7 +6,8 @@
                                         [--launcher local|torchrun|slurm] [--join HOST:PORT]
 
 Ends with 0 when the record was written, whatever the verdict; with 2 when the command or the cell's request is
-wrong; with 1 when the record cannot be written; with 128 + n when signal n ended it. There is no record then.
+wrong; with 1 when the record cannot be written, or another supervisor of the trial has gone; with 128 + n when signal
+n ended it. There is no record then.
 
 With --join it is an agent: it starts its own ranks of a trial that the supervisor at HOST:PORT leads, and writes no
 record. Then 0 means that its ranks have ended and were reported.

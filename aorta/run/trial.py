@@ -15,7 +15,7 @@ from aorta.run import record, request
 from aorta.run.attempt import Attempt
 from aorta.run.claim import Claim
 from aorta.run.device import Held, hold
-from aorta.run.launch import LaunchError
+from aorta.run.launch import AgentLost, LaunchError
 from aorta.run.locks import LockError
 from aorta.run.needed import read_outcome, seen_enough
 from aorta.run.process import Interrupted, SignalWatch, fill_standard_descriptors
@@ -50,7 +50,7 @@ def main(argv: Sequence[str], usage: str | None = None) -> int:
         trial_record = _Trial(arguments, cell, signals).run()
     except (request.RequestError, LockError, LaunchError) as error:
         _say(f"aorta: {error}")
-        return 2
+        return 1 if isinstance(error, AgentLost) else 2
     except Interrupted as interrupted:
         _say(f"aorta: ended by {interrupted}; the trial has no record")
         return 128 + interrupted.signum

@@ -99,6 +99,14 @@ class Link:
             self.drain()
         return self._messages.popleft()
 
+    def finish(self) -> None:
+        """Says that nothing more will be sent; what the other end still sends can be read.
+
+        Closing at once could lose what was sent: the kernel throws it away where something unread has come in.
+        """
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+
     def close(self) -> None:
         """Ends the connection."""
         self.source = None

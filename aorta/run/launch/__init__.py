@@ -5,7 +5,14 @@ One file a launcher, all behind ``Launcher``. Standard library only: the supervi
 
 from __future__ import annotations
 
-from aorta.run.launch.interface import FOREIGN_PREFIXES, LAUNCH_VARIABLES, Launcher, LaunchError, Place
+from aorta.run.launch.interface import (
+    FOREIGN_PREFIXES,
+    LAUNCH_VARIABLES,
+    AgentLost,
+    Launcher,
+    LaunchError,
+    Place,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,6 +22,7 @@ __all__ = [
     "FOREIGN_PREFIXES",
     "LAUNCHERS",
     "LAUNCH_VARIABLES",
+    "AgentLost",
     "LaunchError",
     "Launcher",
     "Place",

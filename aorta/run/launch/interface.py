@@ -18,6 +18,10 @@ class LaunchError(Exception):
     """A launcher's surroundings do not fit what the trial asks for."""
 
 
+class AgentLost(LaunchError):
+    """Another process that the trial needs has gone: like the supervisor's own death, no result."""
+
+
 class Place:
     """One rank, and where it stands among the others.
 

@@ -20,3 +20,15 @@ def columns(rows: Sequence[Sequence[str]], *, indent: str = "") -> list[str]:
         (indent + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))).rstrip()
         for row in rows
     ]
+
+
+def shortened(text: str, width: int) -> str:
+    """Returns ``text`` on one line of at most ``width`` characters, fit to be printed on a terminal.
+
+    White space is folded; whatever else cannot be printed (escape sequences, control characters) becomes ``?``.
+    """
+    # No more than can be shown: the text may be a trial's megabytes.
+    line = " ".join(text[: 4 * width].split())
+    printable = "".join(character if character.isprintable() else "?" for character in line)
+    cut = len(printable) > width or len(text) > 4 * width
+    return f"{printable[: width - 3]}..." if cut else printable

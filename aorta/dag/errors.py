@@ -36,7 +36,7 @@ def bad_input_exits() -> Iterator[None]:
     except (SettingsError, RecipeSchemaError, RegistryError, RunDirError, PlanFileError) as error:
         refuse(str(error))
     except LockedError as error:
-        refuse(f"run_dir: {error}")
+        refuse(str(error))
     except OSError as error:
         # With the context of what was being done: making or reading the run directory.
         refuse(f"output: cannot use {error.filename}: {error.strerror or error}")

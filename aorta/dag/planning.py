@@ -13,7 +13,8 @@ from typing import Any
 from aorta._resources import resource_path
 from aorta.dag.launching import find_world
 from aorta.dag.settings import Settings, SettingsError
-from aorta.plan.compile import CompileSettings, RegisteredWorkload, compile_plan
+from aorta.plan.compile import CompileSettings, compile_plan
+from aorta.plan.findings import STRICT_CODES, RegisteredWorkload, recipe_findings
 from aorta.plan.model import Plan
 from aorta.recipe import Recipe, RecipeError, RecipeSchemaError, load_recipe, resolved_recipe
 from aorta.registry import Registry, RegistryError, load_registry
@@ -21,9 +22,6 @@ from aorta.registry.names import did_you_mean, short
 from aorta.registry.workloads import traits, workload_class, workload_names, workload_reference
 from aorta.run.collectors import KNOWN_RECIPES
 from aorta.workloads.base import ConfigProblem
-
-STRICT_CODES = frozenset({"unknown_config_key", "bad_config_value", "ran_on_host"})
-"""Warnings that ``strict`` turns into errors."""
 
 
 def find_recipe(path: str) -> Path:
@@ -49,7 +47,10 @@ def registered_workload(name: str) -> RegisteredWorkload:
             check = getattr(workload_class(name), "check_config", _check_nothing)
         except RegistryError as error:
             problem = str(error)
-    return RegisteredWorkload(traits=traits(name), reference=reference, check_config=check, problem=problem)
+    found = traits(name)
+    return RegisteredWorkload(
+        traits=found, reference=reference, check_config=check, problem=problem, remarks=found.remarks
+    )
 
 
 def _check_nothing(config: Mapping[str, Any]) -> list[ConfigProblem]:
@@ -81,9 +82,10 @@ def plan_recipe(
     if settings.collect is not None:
         recipe = override_collectors(recipe, settings.collect)
     world = find_world(settings, ambient)
+    workload = registered_workload(recipe.workload)
     plan = compile_plan(
         recipe,
-        registered_workload(recipe.workload),
+        workload,
         resolved=resolved_recipe(recipe),
         ambient=ambient,
         settings=CompileSettings(
@@ -98,7 +100,7 @@ def plan_recipe(
         created_at=now.astimezone(UTC).isoformat(timespec="microseconds"),
     )
     if settings.strict:
-        _refuse_warnings(plan)
+        _refuse_findings(recipe, plan, workload)
     return plan
 
 
@@ -124,17 +126,12 @@ def override_collectors(recipe: Recipe, names: Sequence[str]) -> Recipe:
     return replace(recipe, collect={name: {} for name in names}, cells=cells)
 
 
-def _refuse_warnings(plan: Plan) -> None:
-    places = {cell.name: f"cells[{index}]" for index, cell in enumerate(plan.cells)}
-    errors = []
-    for warning in plan.warnings:
-        if warning["code"] not in STRICT_CODES:
-            continue
-        place = places.get(warning["cell"], "recipe")
-        part, separator, text = warning["message"].partition(": ")
-        if warning["code"] != "ran_on_host" and separator:
-            errors.append(RecipeError(path=f"{place}.{part}", message=text))
-        else:
-            errors.append(RecipeError(path=f"{place}.environment", message=warning["message"]))
+def _refuse_findings(recipe: Recipe, plan: Plan, workload: RegisteredWorkload) -> None:
+    requests = [cell.request or {} for cell in plan.cells]
+    errors = [
+        RecipeError(path=finding.place, message=finding.message)
+        for finding in recipe_findings(recipe, requests, workload)
+        if finding.code in STRICT_CODES
+    ]
     if errors:
         raise RecipeSchemaError(tuple(errors))

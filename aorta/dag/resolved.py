@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from aorta._jsonio import write_text_atomic
+from aorta.dag.errors import bad_input_exits
 from aorta.plan.paths import RunLayout
 from aorta.plan.rundir import read_plan
 from aorta.recipe import dump_recipe
@@ -16,8 +17,9 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m aorta.dag.resolved", description=__doc__)
     parser.add_argument("--run-dir", type=Path, required=True, help="the run directory")
     arguments = parser.parse_args(argv)
-    plan = read_plan(arguments.run_dir)
-    write_text_atomic(RunLayout(arguments.run_dir, plan.workload).recipe, dump_recipe(dict(plan.recipe)))
+    with bad_input_exits():
+        plan = read_plan(arguments.run_dir)
+        write_text_atomic(RunLayout(arguments.run_dir, plan.workload).recipe, dump_recipe(dict(plan.recipe)))
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from aorta._jsonio import read_json, write_text_atomic
+from aorta._jsonio import read_json, write_json_atomic, write_text_atomic
 from aorta._resources import resource_path
 from aorta.dag.errors import bad_input_exits, say
 from aorta.dag.launching import REFUSED_HERE, World, find_world, launch_problems
@@ -25,9 +25,9 @@ from aorta.dag.torchrun import Hub, end_with_parent, follow
 from aorta.plan.model import Plan, PlanFileError
 from aorta.plan.overlay import overlay_values
 from aorta.plan.paths import RunLayout
-from aorta.plan.rundir import RunChoice, choose_run, materialise, runs_folder
+from aorta.plan.rundir import RunChoice, RunDirError, choose_run, materialise, runs_folder
 from aorta.recipe.flags import SOURCE, MatrixFlags
-from aorta.text import columns
+from aorta.text import columns, shortened
 
 COMPLETE, INCOMPLETE, BAD_INPUT = 0, 1, 2
 
@@ -56,12 +56,13 @@ def run_sweep(
         world = find_world(_settings(config, flags), os.environ)
         if world.rank:
             return follow(world, os.environ, working_directory)
+        _check_working_directory(working_directory)
         choice = _choose(config, flags, world)
         if flags is not None:
             config = {**config, "recipe": str(_write_recipe(choice.run_dir, flags))}
-    # The directory is chosen already; the workflow must not look again.
-    config = {name: value for name, value in config.items() if name != "fresh"} | {"run_dir": str(choice.run_dir)}
-    command = _snakemake_command(config, jobs, verbose)
+        # The directory is chosen already; the workflow must not look again.
+        config = {name: value for name, value in config.items() if name != "fresh"} | {"run_dir": str(choice.run_dir)}
+        command = _snakemake_command(_write_config(choice.run_dir, config), jobs, verbose)
     if world.rank is None:
         code = _run_interruptible(command, working_directory)
         return _sum_up(code, choice, config)
@@ -77,18 +78,25 @@ def _sum_up(code: int, choice: RunChoice, config: Mapping[str, Any]) -> int:
         say(notice)
     if code == BAD_INPUT:
         return BAD_INPUT
-    if code != COMPLETE:
-        # Snakemake may have been killed before it could write what there is.
-        from aorta.matrix import write_matrix
-
-        try:
-            write_matrix(choice.run_dir)
-        except PlanFileError:
-            say("the run was ended before it began; run the same command again")
-            return INCOMPLETE
     layout = RunLayout(choice.run_dir, choice.plan.workload)
-    matrix = read_json(layout.matrix_json)
-    print("\n".join(summary(matrix)), flush=True)
+    try:
+        if code != COMPLETE:
+            # Snakemake may have been killed before it could write what there is.
+            from aorta.matrix import write_matrix
+
+            write_matrix(choice.run_dir)
+        elif choice.state == "finished":
+            # There was nothing to do, so Snakemake has shown nothing.
+            print(f"{layout.matrix_md.read_text('utf-8')}\nmatrix: {layout.matrix_md}")
+        matrix = read_json(layout.matrix_json)
+        print("\n".join(summary(matrix)), flush=True)
+    except PlanFileError:
+        say("the run was ended before it began; run the same command again")
+        return INCOMPLETE
+    except (OSError, KeyboardInterrupt) as error:
+        reason = "interrupted" if isinstance(error, KeyboardInterrupt) else f"{error.filename}: {error.strerror}"
+        say(f"no matrix ({reason}); finished trials are kept: aorta sweep report {shlex.quote(str(choice.run_dir))}")
+        return INCOMPLETE
     return exit_code(matrix, strict=bool(config.get("strict")))
 
 
@@ -113,7 +121,7 @@ def summary(matrix: Mapping[str, Any]) -> list[str]:
         lines.append(f"{cell['name']}: {told} of {cell['trials']} trials{_stopped(cell)}")
         reasons = [entry["message"] for entry in cell["error_summary"]]
         reasons += [entry["hint"] for entry in cell["failure_hints"]]
-        lines += [f"  {reason}" for reason in reasons[:3]]
+        lines += [f"  {shortened(reason, 160)}" for reason in reasons[:3]]
     if matrix["complete"] and not lines:
         lines.append(f"all {sum(cell['trials_counted'] for cell in matrix['cells'])} trials passed")
     if not matrix["complete"]:
@@ -151,6 +159,17 @@ def dry_run_text(config: Mapping[str, Any], flags: MatrixFlags | None = None) ->
     return "\n".join(
         [*_dry_run_lines(plan, choice), *refusals, "", "dry run: the recipe is valid; nothing was written"]
     )
+
+
+def _check_working_directory(folder: Path) -> None:
+    """Refuses a folder in which Snakemake cannot keep its records, before anything is made.
+
+    Raises:
+        RunDirError: The folder cannot be written.
+    """
+    records = folder / ".snakemake"
+    if not os.access(records if records.exists() else folder, os.W_OK | os.X_OK):
+        raise RunDirError(f"working directory: {folder} cannot be written, and Snakemake keeps its records there")
 
 
 def _settings(config: Mapping[str, Any], flags: MatrixFlags | None) -> Settings:
@@ -214,7 +233,7 @@ def _dry_run_lines(plan: Plan, choice: RunChoice) -> list[str]:
                 request["environment"]["name"],
                 str(request["trials"]),
                 str(request["steps"]),
-                _shortened(variables) or "-",
+                shortened(variables, 80) or "-",
             ]
         )
     warnings = warning_lines(plan)
@@ -222,23 +241,21 @@ def _dry_run_lines(plan: Plan, choice: RunChoice) -> list[str]:
     return [*columns(heading), "", *columns(table), *([""] if warnings or notices else []), *warnings, *notices]
 
 
-def _shortened(text: str, width: int = 80) -> str:
-    printable = "".join(character if character.isprintable() else "?" for character in text[: width + 1])
-    return printable if len(printable) <= width else f"{printable[: width - 3]}..."
-
-
-def _snakemake_command(config: Mapping[str, Any], jobs: int | None, verbose: bool) -> list[str]:
+def _snakemake_command(config_file: Path, jobs: int | None, verbose: bool) -> list[str]:
     command = [sys.executable, "-m", "snakemake", "--snakefile", str(resource_path("Snakefile"))]
     command += ["--workflow-profile", str(resource_path("profiles", "default"))]
     command += ["--cores", "all" if jobs is None else str(jobs)]
     if not verbose:
         command += ["--quiet", "all"]
-    # As JSON, so that a path that looks like a number or holds a colon stays a string.
-    settings = [
-        f"{name}={json.dumps(value, ensure_ascii=False) if isinstance(value, (str, list)) else value}"
-        for name, value in config.items()
-    ]
-    return [*command, "--config", *settings]
+    return [*command, "--configfile", str(config_file.absolute())]
+
+
+def _write_config(run_dir: Path, config: Mapping[str, Any]) -> Path:
+    """Writes the settings into the run directory: on a command line Snakemake would guess their types again."""
+    path = run_dir / ".aorta" / "settings.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json_atomic(path, dict(config))
+    return path
 
 
 def _run_interruptible(command: list[str], working_directory: Path, hub: Hub | None = None) -> int:
@@ -253,8 +270,14 @@ def _run_interruptible(command: list[str], working_directory: Path, hub: Hub | N
     process = subprocess.Popen(command, cwd=working_directory, env=env, preexec_fn=lambda: end_with_parent(signum))
     if hub is not None:
         hub.watch(process)
+
+    def interrupt(number: int, frame: object) -> None:
+        say("stopping; finished trials are kept")
+        if not _from_terminal():
+            process.send_signal(number)
+
     previous = {
-        signal.SIGINT: signal.signal(signal.SIGINT, lambda number, frame: say("stopping; finished trials are kept")),
+        signal.SIGINT: signal.signal(signal.SIGINT, interrupt),
         signal.SIGTERM: signal.signal(signal.SIGTERM, lambda number, frame: process.send_signal(number)),
     }
     try:
@@ -262,3 +285,17 @@ def _run_interruptible(command: list[str], working_directory: Path, hub: Hub | N
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def _from_terminal() -> bool:
+    """Whether this process is in a terminal's foreground, where Ctrl-C has reached Snakemake as well."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)

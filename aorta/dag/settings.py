@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,6 +61,10 @@ def read_settings(config: Mapping[str, Any]) -> Settings:
     for error in Draft202012Validator(schema).iter_errors(config):
         key = str(error.path[0])
         problems.append(f"{key}: must be {_expected(known[key])}, not {error.instance!r}. {known[key]['description']}")
+    problems += [f"{key}: {value!r} is not UTF-8 text" for key, value in config.items() if not _is_text(value)]
+    if isinstance(config.get("trial_timeout"), float) and not math.isfinite(config["trial_timeout"]):
+        # NaN passes every bound.
+        problems.append(f"trial_timeout: must be a finite number of seconds, not {config['trial_timeout']}")
     if not problems and config.get("recipe") is None:
         problems.append("recipe: not given; for example: snakemake --config recipe=recipes/smoke/gpu-smoke.yaml")
     if problems:
@@ -83,6 +88,15 @@ def read_settings(config: Mapping[str, Any]) -> Settings:
     )
 
 
+def _is_text(value: Any) -> bool:
+    """Whether a value can be written down; a path of undecodable bytes cannot."""
+    try:
+        str(value).encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _listed(value: str | list[str] | None) -> list[str]:
     """One path, or several."""
     return [value] if isinstance(value, str) else value or []
@@ -97,7 +111,14 @@ def _read(value: Any, schema: Mapping[str, Any]) -> Any:
     """Reads the spellings of yes and no that Snakemake's command line leaves as strings or numbers."""
     if schema.get("type") == "boolean" and not isinstance(value, bool):
         return _SPELLINGS.get(str(value).lower(), value)
+    if isinstance(value, float) and value.is_integer() and "integer" in (schema.get("type"), *_kinds(schema)):
+        # A schema counts 2.0 as a whole number.
+        return int(value)
     return value
+
+
+def _kinds(schema: Mapping[str, Any]) -> list[Any]:
+    return [part.get("type") for part in schema.get("anyOf", [])]
 
 
 _SPELLINGS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}

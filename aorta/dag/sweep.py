@@ -213,10 +213,11 @@ class Sweep:
         if self._settings is None:
             return
         try:
-            print(self.layout.matrix_md.read_text("utf-8"))
+            page = self.layout.matrix_md.read_text("utf-8")
         except OSError as error:
             say(f"the matrix cannot be read: {error}")
-        print(f"matrix: {self.layout.matrix_md}", flush=True)
+            return
+        print(f"{page}\nmatrix: {self.layout.matrix_md}", flush=True)
         if self.plan.sidecars:
             from aorta.dag.sidecars import rerun_command
 
@@ -235,6 +236,9 @@ class Sweep:
             write_matrix(self.layout.run_dir)
         except (OSError, PlanFileError) as error:
             say(f"no matrix could be written: {error}")
+            return
+        except KeyboardInterrupt:
+            say("interrupted before the matrix was written; finished trials are kept")
             return
         self.show()
         say("the matrix is incomplete; run the same command again to run the missing trials")

@@ -2,36 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from aorta import __version__
 from aorta._jsonio import json_digest
+from aorta.plan.findings import (
+    RegisteredWorkload,
+    launch_findings,
+    recipe_findings,
+    surroundings_findings,
+)
 from aorta.plan.model import SCHEMA_VERSION, Plan, PlannedCell
 from aorta.plan.overlay import Overlay, merge_layers, overlay_values
 from aorta.recipe.model import Cell, Collectors, Recipe, StopAfter
-from aorta.registry.model import Environment
-from aorta.workloads.base import ConfigProblem
 
 FINGERPRINT_VERSION = 1
 """Raised when the meaning of a trial's request changes, so that older results count as stale."""
-
-HONOURED_FIELDS = ("docker", "venv", "buck_target", "emulator")
-"""Fields of an environment that only a workload can act on."""
-
-
-class WorkloadTraits(Protocol):
-    """What the compiler needs to know of a workload's class."""
-
-    @property
-    def launch_mode(self) -> str: ...
-    @property
-    def min_world_size(self) -> int: ...
-    @property
-    def isolation_default(self) -> str: ...
-    @property
-    def acts_on(self) -> frozenset[str]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,23 +45,6 @@ class CompileSettings:
     rank_logs: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class RegisteredWorkload:
-    """A workload as the registry found it.
-
-    Attributes:
-        traits: The class's attributes.
-        reference: ``module:Class``, or None when the name is not registered here.
-        check_config: The class's own look at a merged ``workload_config``.
-        problem: Why the workload cannot be used here (not registered, or its import failed), or None.
-    """
-
-    traits: WorkloadTraits
-    reference: str | None
-    check_config: Callable[[Mapping[str, Any]], list[ConfigProblem]]
-    problem: str | None = None
-
-
 def compile_plan(
     recipe: Recipe,
     workload: RegisteredWorkload,
@@ -93,38 +64,28 @@ def compile_plan(
         settings: Settings of the run.
         created_at: The time of planning, ISO 8601 in UTC.
     """
-    cells: list[PlannedCell] = []
-    environments: dict[str, dict[str, Any]] = {}
-    warnings: list[dict[str, Any]] = []
-    if workload.problem is not None:
-        warnings.append(
-            {
-                "cell": None,
-                "code": "workload_unavailable",
-                "message": f"{workload.problem}; every trial would end as workload_setup_failed",
-            }
+    requests = [cell_request(recipe, cell, index, workload, settings) for index, cell in enumerate(recipe.cells)]
+    cells = [
+        PlannedCell(
+            name=cell.name,
+            trials=request["trials"],
+            fingerprint=request["fingerprint"],
+            environment=cell.environment.name,
+            isolated=cell.environment.isolated,
+            stop_after=request["stop_after"],
+            request=request,
         )
-    for index, cell in enumerate(recipe.cells):
-        request = cell_request(recipe, cell, index, workload, settings)
-        environments[cell.environment.name] = {
-            **cell.environment.descriptor(),
-            "isolated": cell.environment.isolated,
-        }
-        cells.append(
-            PlannedCell(
-                name=cell.name,
-                trials=request["trials"],
-                fingerprint=request["fingerprint"],
-                environment=cell.environment.name,
-                isolated=cell.environment.isolated,
-                stop_after=request["stop_after"],
-                request=request,
-            )
-        )
-        warnings += _config_warnings(cell.name, workload, request["workload_config"])
-        warnings += _host_warnings(recipe.workload, cell.name, cell.environment, workload)
-    warnings += _ambient_warnings(cells, ambient)
-    warnings += _launch_warnings(recipe.workload, workload, settings)
+        for cell, request in zip(recipe.cells, requests, strict=True)
+    ]
+    environments = {
+        cell.environment.name: {**cell.environment.descriptor(), "isolated": cell.environment.isolated}
+        for cell in recipe.cells
+    }
+    found = [
+        *recipe_findings(recipe, requests, workload),
+        *surroundings_findings(requests, ambient),
+        *launch_findings(recipe.workload, workload, settings.nproc_per_node),
+    ]
     return Plan(
         workload=recipe.workload,
         ticket=recipe.ticket,
@@ -138,7 +99,7 @@ def compile_plan(
         order_seed=settings.order_seed,
         strict=settings.strict,
         launch=_world(workload, settings),
-        warnings=tuple(warnings),
+        warnings=tuple(finding.warning() for finding in found),
         created_at=created_at,
         aorta_version=__version__,
     )
@@ -224,71 +185,8 @@ def _overlay(recipe: Recipe, cell: Cell) -> Overlay:
     )
 
 
-def _config_warnings(cell: str, workload: RegisteredWorkload, config: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [
-        {"cell": cell, "code": problem.code, "message": f"workload_config.{problem.key}: {problem.message}"}
-        for problem in workload.check_config(config)
-    ]
-
-
-def _host_warnings(
-    name: str, cell: str, environment: Environment, workload: RegisteredWorkload
-) -> list[dict[str, Any]]:
-    """Says which named places a trial will not run in; without this a host run would pass for a container run."""
-    if workload.reference is None:
-        return []
-    ignored = [
-        f"{field} {getattr(environment, field)!r}"
-        for field in HONOURED_FIELDS
-        if getattr(environment, field) is not None and field not in workload.traits.acts_on
-    ]
-    if not ignored:
-        return []
-    return [
-        {
-            "cell": cell,
-            "code": "ran_on_host",
-            "message": (
-                f"environment {environment.name!r} names {' and '.join(ignored)}, but workload {name!r} does not "
-                "act on that: the trials run on the host"
-            ),
-        }
-    ]
-
-
 def _world(workload: RegisteredWorkload, settings: CompileSettings) -> dict[str, int]:
     """Returns ``nnodes`` and ``nproc_per_node`` of a trial; a single_process workload has one process in any case."""
     if workload.traits.launch_mode != "distributed":
         return {"nnodes": 1, "nproc_per_node": 1}
     return {"nnodes": settings.nnodes, "nproc_per_node": settings.nproc_per_node}
-
-
-def _launch_warnings(name: str, workload: RegisteredWorkload, settings: CompileSettings) -> list[dict[str, Any]]:
-    if workload.traits.launch_mode == "distributed" or settings.nproc_per_node == 1:
-        return []
-    message = (
-        f"nproc_per_node is {settings.nproc_per_node}, but workload {name!r} is single_process: "
-        "each of its trials runs one process"
-    )
-    return [{"cell": None, "code": "nproc_per_node_ignored", "message": message}]
-
-
-def _ambient_warnings(cells: list[PlannedCell], ambient: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Names variables that some cells control while others would inherit a value from the launching environment."""
-    overlays = {cell.name: overlay_values((cell.request or {}).get("env", {})) for cell in cells}
-    controlled = sorted({name for overlay in overlays.values() for name in overlay})
-    warnings: list[dict[str, Any]] = []
-    for name in controlled:
-        heirs = [cell for cell, overlay in overlays.items() if name not in overlay]
-        if name in ambient and heirs:
-            warnings.append(
-                {
-                    "cell": None,
-                    "code": "ambient_variable",
-                    "message": (
-                        f"{name} is set to {ambient[name]!r} where the sweep was started, so cells that do not set it "
-                        f"inherit that value: {', '.join(heirs)}; unset it, or set it in the recipe"
-                    ),
-                }
-            )
-    return warnings

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
+from typing import Any
 
 from aorta.registry.errors import RegistryError
 from aorta.registry.names import short
@@ -26,6 +28,7 @@ class WorkloadTraits:
         isolation_default: What ``trial_isolation: auto`` means.
         isolation_required: Whether only ``process`` will do.
         acts_on: Fields of an environment that the workload itself honours.
+        remarks: Attributes of the class that cannot be used, and what stands in for them.
     """
 
     registered: bool = False
@@ -35,6 +38,7 @@ class WorkloadTraits:
     isolation_default: str = "process"
     isolation_required: bool = False
     acts_on: frozenset[str] = frozenset()
+    remarks: tuple[str, ...] = ()
 
 
 # Fixed by the recipe format itself, so that a recipe is judged alike where these workloads are not installed.
@@ -133,13 +137,46 @@ def traits(name: str) -> WorkloadTraits:
         return fallback
     if cls is None:
         return fallback
+    return _read_traits(cls)
+
+
+_ISOLATIONS = frozenset({"process", "in_process"})
+_PLACES = frozenset({"docker", "venv", "buck_target", "emulator"})
+
+# What a class may say, and how a person is told.
+_RULES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
+    "launch_mode": ("'single_process' or 'distributed'", lambda value: value in ("single_process", "distributed")),
+    "min_world_size": (
+        "a whole number of at least 1",
+        lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= 1,
+    ),
+    "isolation_supported": (
+        "a set of 'process' and 'in_process'",
+        lambda value: isinstance(value, set | frozenset | tuple | list) and set(value) <= _ISOLATIONS and bool(value),
+    ),
+    "isolation_default": ("'process' or 'in_process'", lambda value: value in _ISOLATIONS),
+    "isolation_required": ("true or false", lambda value: isinstance(value, bool)),
+    "acts_on": (
+        "a set of environment fields",
+        lambda value: isinstance(value, set | frozenset | tuple | list) and set(value) <= _PLACES,
+    ),
+}
+
+
+def _read_traits(cls: type) -> WorkloadTraits:
+    """Reads a class's attributes; one that cannot be used is remarked on and replaced by the default."""
     defaults = WorkloadTraits()
-    return WorkloadTraits(
-        registered=True,
-        launch_mode=getattr(cls, "launch_mode", defaults.launch_mode),
-        min_world_size=getattr(cls, "min_world_size", defaults.min_world_size),
-        isolation_supported=frozenset(getattr(cls, "isolation_supported", defaults.isolation_supported)),
-        isolation_default=getattr(cls, "isolation_default", defaults.isolation_default),
-        isolation_required=bool(getattr(cls, "isolation_required", defaults.isolation_required)),
-        acts_on=frozenset(getattr(cls, "acts_on", defaults.acts_on)),
-    )
+    values: dict[str, Any] = {}
+    remarks = []
+    for name, (expected, is_right) in _RULES.items():
+        value = getattr(cls, name, getattr(defaults, name))
+        try:
+            right = is_right(value)
+        # A plugin may put anything there, unhashable things included.
+        except Exception:
+            right = False
+        if not right:
+            remarks.append(f"{name} is {short(value)}, not {expected}; {getattr(defaults, name)!r} is used")
+            value = getattr(defaults, name)
+        values[name] = frozenset(value) if isinstance(value, set | frozenset | tuple | list) else value
+    return WorkloadTraits(registered=True, remarks=tuple(remarks), **values)

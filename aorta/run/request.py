@@ -226,7 +226,11 @@ def probe_request(arguments: Arguments, cell: Mapping[str, Any], source: str) ->
     if environment.get("docker") is None and environment.get("venv") is None:
         return None
     out = snapshot_path(arguments, cell)
-    return None if has_snapshot(out) else {"src": source, "out": out}
+    if has_snapshot(out):
+        return None
+    # The workload mounts this folder into its container, so it must be there before.
+    os.makedirs(os.path.dirname(out), exist_ok=True)
+    return {"src": source, "out": out}
 
 
 def workload_config(

@@ -57,3 +57,22 @@ def test_paths_and_numbers_are_read() -> None:
     """`auto` devices are None, so that the host decides."""
     settings = read_settings({"recipe": "r", "output": "o", "run_dir": "d", "devices": 3, "trial_timeout": 1.5})
     assert settings == Settings(recipe="r", output=Path("o"), run_dir=Path("d"), devices=3, trial_timeout=1.5)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_time_limit_is_a_number_of_seconds(value: float) -> None:
+    """NaN compares with nothing, so no bound stops it."""
+    with pytest.raises(SettingsError, match="trial_timeout: "):
+        read_settings({"recipe": "r", "trial_timeout": value})
+
+
+def test_a_whole_number_may_be_written_with_a_point() -> None:
+    """JSON Schema counts 2.0 as an integer; a command line does not."""
+    devices = read_settings({"recipe": "r", "devices": 2.0}).devices
+    assert (devices, type(devices)) == (2, int)
+
+
+def test_paths_are_text() -> None:
+    """A name of undecodable bytes could not be written into any file of the run."""
+    with pytest.raises(SettingsError, match=r"output: .* is not UTF-8 text"):
+        read_settings({"recipe": "r", "output": "\udcff"})

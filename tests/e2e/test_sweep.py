@@ -235,3 +235,23 @@ def test_a_shipped_recipe_is_found_from_an_empty_folder(workspace: Workspace) ->
     ended = workspace.aorta("sweep", "run", "--recipe", "recipes/smoke/gpu-smoke.yaml", "--dry-run")
     assert ended.code == 0, ended.stderr
     assert (REPOSITORY / "recipes" / "smoke" / "gpu-smoke.yaml").is_file()
+
+
+def test_a_snapshot_from_inside_a_container_is_kept(workspace: Workspace) -> None:
+    """The workload writes it where the engine asked; the folder is there, and the workflow keeps the file."""
+    recipe = workspace.recipe([{"name": "img", "environment": {"docker": "acme/box:2"}}], workload="boxed", trials=2)
+    assert workspace.snakemake("--config", f"recipe={recipe}").code == 0
+    snapshot = json.loads((workspace.only_run() / "environments" / "_inline_acb97e4a" / "env.json").read_text())
+    assert snapshot["snapshot_captured"] is True
+    assert snapshot["environment"]["docker"] == "acme/box:2"
+    probes = [trial["environment_probe"] for trial in sorted(workspace.trials(), key=lambda trial: trial["order"])]
+    assert probes == ["captured", None]
+
+
+def test_a_plugins_own_mistakes_do_not_stop_its_recipe(workspace: Workspace) -> None:
+    """Attributes that cannot be used and a check that raises are warned about; the trials run."""
+    recipe = workspace.recipe([{"name": "only"}], workload="careless")
+    ended = workspace.aorta("sweep", "run", "--recipe", recipe)
+    assert (ended.code, workspace.cells()["only"]["verdict_counts"]["pass"]) == (0, 1)
+    for text in ("isolation_default is 'nope'", "min_world_size is 'two'", "RuntimeError: not today"):
+        assert text in ended.stderr

@@ -91,6 +91,7 @@ def test_a_damaged_trial_file_is_no_result(workspace: Workspace, content: str) -
     path.write_text(content)
     assert workspace.snakemake("--config", f"recipe={recipe}").code == 0
     assert json.loads(path.read_text())["verdict"] == "pass"
+    assert "Nothing to be done" in workspace.snakemake("--config", f"recipe={recipe}").stderr
 
 
 def test_a_threshold_alone_makes_only_a_new_matrix(workspace: Workspace) -> None:
@@ -115,6 +116,20 @@ def test_more_trials_in_a_named_run_add_only_those(workspace: Workspace) -> None
     second = {path: path.stat().st_mtime_ns for path in workspace.folder.glob("mine/cells/*/*/trial_*.json")}
     assert len(second) == len(first) + 2
     assert {path: second[path] for path in first} == first
+    assert "Nothing to be done" in workspace.snakemake("--config", f"recipe={recipe}", "run_dir=mine").stderr
+
+
+def test_a_changed_cell_makes_only_its_own_trials_stale(workspace: Workspace) -> None:
+    """With run_dir, other steps of one cell run that cell's trials again, once."""
+    assert workspace.snakemake("--config", f"recipe={two_cells(workspace)}", "run_dir=mine").code == 0
+    first = {path: path.stat().st_mtime_ns for path in workspace.folder.glob("mine/cells/*/*/trial_*.json")}
+    recipe = workspace.recipe(
+        [CELLS[0], {**CELLS[1], "steps": 5}], trials=3, workload="witness", confound={"baseline_cell": "base"}
+    )
+    assert workspace.snakemake("--config", f"recipe={recipe}", "run_dir=mine").code == 0
+    second = {path: path.stat().st_mtime_ns for path in workspace.folder.glob("mine/cells/*/*/trial_*.json")}
+    assert {path.parts[-3] for path in first if second[path] != first[path]} == {"other"}
+    assert "Nothing to be done" in workspace.snakemake("--config", f"recipe={recipe}", "run_dir=mine").stderr
 
 
 def test_a_dead_supervisor_leaves_an_incomplete_matrix_that_a_rerun_completes(workspace: Workspace) -> None:
@@ -135,12 +150,44 @@ def test_a_dead_supervisor_leaves_an_incomplete_matrix_that_a_rerun_completes(wo
     assert (again.code, workspace.matrix()["complete"], len(workspace.runs())) == (0, True, 1)
 
 
-def test_odd_names_in_paths_work(workspace: Workspace) -> None:
-    """Braces, quotes, spaces and non-ASCII in the output folder and the ticket reach no template and no shell."""
+ODD_FOLDERS = ["out $x 'q' é", 'a"b', " lead ", "back\\slash", "new\nline", "1e3", "[1]", "-dash", "a: b", "true", "*"]
+
+
+@pytest.mark.parametrize("folder", ODD_FOLDERS)
+def test_odd_output_folders_work(workspace: Workspace, folder: str) -> None:
+    """No name of a folder is read as a number, a flag, a pattern, or a piece of shell."""
     recipe = workspace.recipe([{"name": "a.b-c_D"}], workload="witness", ticket="A {b}/../'c\" $(x)")
-    ended = workspace.aorta("sweep", "run", "--recipe", recipe, "--output", "out $x 'q' é")
+    ended = workspace.aorta("sweep", "run", "--recipe", recipe, f"--output={folder}")
     assert ended.code == 0, ended.stderr
-    assert len(list(workspace.folder.glob("out $x 'q' é/*/witness/*/matrix.md"))) == 1
+    assert len(list((workspace.folder / folder).glob("*/witness/*/matrix.md"))) == 1
+    assert {path.name for path in workspace.folder.iterdir()} == {folder, ".snakemake", "recipe.yaml"}
+
+
+@pytest.mark.parametrize("name", ["b\\s.yaml", "1e3", "a: b.yaml", " x.yaml"])
+def test_odd_recipe_names_work(workspace: Workspace, name: str) -> None:
+    """The recipe's own name is handed on as it is."""
+    (workspace.folder / workspace.recipe([{"name": "only"}], workload="witness")).rename(workspace.folder / name)
+    assert workspace.aorta("sweep", "run", "--recipe", name).code == 0
+
+
+def test_a_deleted_page_is_made_again(workspace: Workspace) -> None:
+    """matrix.md, matrix.html and perf.md are targets like matrix.json."""
+    recipe = two_cells(workspace)
+    assert workspace.snakemake("--config", f"recipe={recipe}").code == 0
+    pages = [workspace.only_run() / name for name in ("matrix.md", "matrix.html", "perf.md")]
+    for page in pages:
+        page.unlink()
+    assert workspace.snakemake("--config", f"recipe={recipe}").code == 0
+    assert all(page.is_file() for page in pages)
+
+
+def test_a_named_finished_run_shows_its_matrix(workspace: Workspace) -> None:
+    """Nothing runs, and the answer is still there."""
+    recipe = two_cells(workspace)
+    first = workspace.aorta("sweep", "run", "--recipe", recipe, "--run-dir", "mine")
+    again = workspace.aorta("sweep", "run", "--recipe", recipe, "--run-dir", "mine")
+    assert (first.code, again.code) == (0, 0)
+    assert "matrix: mine/matrix.md" in again.stdout
 
 
 def test_a_cluster_job_finds_the_run_by_itself(workspace: Workspace) -> None:
@@ -156,6 +203,7 @@ def test_a_cluster_job_finds_the_run_by_itself(workspace: Workspace) -> None:
     )  # fmt: skip
     assert ended.code == 0, ended.stderr
     assert json.loads(Path(path).read_text())["verdict"] == "pass"
+    assert "matrix" not in ended.stdout
 
 
 def test_lint_finds_only_what_is_meant(workspace: Workspace) -> None:

@@ -133,11 +133,35 @@ def test_a_huge_number_of_trials_costs_nothing(compiled: Compile) -> None:
     assert compiled(make_recipe(trials=10**40)).trial_count == 2 * 10**40 + 5
 
 
-def test_unknown_config_keys_are_warned_about_by_cell(compiled: Compile) -> None:
-    """A key that the workload would drop is a lever that was never pulled."""
-    messages = [(w["cell"], w["code"], w["message"]) for w in compiled().warnings if w["code"] == "unknown_config_key"]
-    assert ("image", "unknown_config_key", "workload_config.nested: unknown key; did you mean 'known'?") in messages
-    assert len(messages) == 3
+def test_an_unknown_key_of_the_recipe_is_warned_about_once(compiled: Compile) -> None:
+    """A key that the workload would drop is a lever that was never pulled; every cell inherits this one."""
+    (warning,) = [w for w in compiled().warnings if w["code"] == "unknown_config_key"]
+    assert warning["cell"] is None
+    assert warning["message"] == "workload_config.nested: unknown key; did you mean 'known'?"
+
+
+def test_an_unknown_key_of_a_cell_names_the_cell(compiled: Compile) -> None:
+    """Where only some cells have the key, each of them is named."""
+    recipe = make_recipe(workload_config={})
+    cells = tuple(replace(cell, workload_config={"typo: x.y": 1}) for cell in recipe.cells[1:])
+    found = compiled(replace(recipe, cells=(recipe.cells[0], *cells))).warnings
+    assert [(w["cell"], w["message"]) for w in found if w["code"] == "unknown_config_key"] == [
+        ("stacked", "workload_config.typo: x.y: unknown key; did you mean 'known'?"),
+        ("image", "workload_config.typo: x.y: unknown key; did you mean 'known'?"),
+    ]
+
+
+@pytest.mark.parametrize("answer", [None, ["text"], 3])
+def test_a_check_that_answers_nonsense_stops_nobody(compiled: Compile, answer: Any) -> None:
+    """A plugin's own mistake is told, and its recipe can still run."""
+
+    class Careless(Workload):
+        @classmethod
+        def check_config(cls, config: Any) -> Any:
+            return answer
+
+    found = [w for w in compiled(workload=registered(Careless)).warnings if w["code"] == "config_unchecked"]
+    assert len(found) == 1
 
 
 def test_a_place_that_the_workload_ignores_is_warned_about(compiled: Compile) -> None:

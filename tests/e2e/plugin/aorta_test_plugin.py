@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import os
+import subprocess
+import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -75,3 +78,30 @@ class Chaos(Workload):
             executed_iterations=self.config["steps"],
             configured_iterations=self.config["steps"],
         )
+
+
+class Boxed(Workload):
+    """Stands for a workload that runs in a container: leaves the snapshot where the engine asked for it."""
+
+    acts_on = frozenset({"docker"})
+
+    def run(self) -> WorkloadResult:
+        probe = self.config.get("_aorta_env_probe")
+        if probe is not None:
+            command = [sys.executable, "-m", "aorta.instrumentation._probe_main", "--no-torch", probe["out"]]
+            subprocess.run(command, env={"PYTHONPATH": probe["src"]}, check=True)
+        return WorkloadResult(passed=True, total_iterations=1, main_work_started=True)
+
+
+class Careless(Workload):
+    """A plugin whose class says nonsense and whose check raises; its trials are fine."""
+
+    isolation_default = "nope"  # type: ignore[assignment]
+    min_world_size = "two"  # type: ignore[assignment]
+
+    @classmethod
+    def check_config(cls, config: Mapping[str, Any]) -> list[ConfigProblem]:
+        raise RuntimeError("not today")
+
+    def run(self) -> WorkloadResult:
+        return WorkloadResult(passed=True, total_iterations=1, main_work_started=True)

@@ -1,0 +1,184 @@
+"""What a recipe should be warned about before anything runs: settings that nobody reads, places that nobody enters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from aorta.plan.overlay import overlay_values
+from aorta.recipe.model import Recipe
+from aorta.workloads.base import ConfigProblem
+
+HONOURED_FIELDS = ("docker", "venv", "buck_target", "emulator")
+"""Fields of an environment that only a workload can act on."""
+
+STRICT_CODES = frozenset({"unknown_config_key", "bad_config_value", "ran_on_host"})
+"""Findings that ``strict`` turns into errors."""
+
+
+class WorkloadTraits(Protocol):
+    """What the compiler needs to know of a workload's class."""
+
+    @property
+    def launch_mode(self) -> str: ...
+    @property
+    def min_world_size(self) -> int: ...
+    @property
+    def isolation_default(self) -> str: ...
+    @property
+    def acts_on(self) -> frozenset[str]: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegisteredWorkload:
+    """A workload as the registry found it.
+
+    Attributes:
+        traits: The class's attributes.
+        reference: ``module:Class``, or None when the name is not registered here.
+        check_config: The class's own look at a merged ``workload_config``.
+        problem: Why the workload cannot be used here (not registered, or its import failed), or None.
+        remarks: What is wrong with the class itself, where something else was used instead.
+    """
+
+    traits: WorkloadTraits
+    reference: str | None
+    check_config: Callable[[Mapping[str, Any]], list[ConfigProblem]]
+    problem: str | None = None
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One thing to warn about.
+
+    Attributes:
+        cell: Name of the cell, or None when it concerns all of them.
+        code: What kind of thing, for programs.
+        place: Where in the recipe, such as ``cells[2].workload_config.lr``; empty when it is not in the recipe.
+        message: What it is.
+        key: The part of ``place`` that a reader of the message needs to see, or empty.
+    """
+
+    cell: str | None
+    code: str
+    place: str
+    message: str
+    key: str = ""
+
+    def warning(self) -> dict[str, Any]:
+        """Returns the finding as ``plan.json`` and ``matrix.json`` hold it."""
+        message = f"{self.key}: {self.message}" if self.key else self.message
+        return {"cell": self.cell, "code": self.code, "message": message}
+
+
+def recipe_findings(
+    recipe: Recipe, requests: Sequence[Mapping[str, Any]], workload: RegisteredWorkload
+) -> list[Finding]:
+    """Looks for what the workload would ignore or refuse.
+
+    Args:
+        recipe: A loaded recipe.
+        requests: Its cells' requests, in the recipe's order.
+        workload: The workload, as the registry found it.
+    """
+    found = []
+    if workload.problem is not None:
+        message = f"{workload.problem}; every trial would end as workload_setup_failed"
+        found.append(Finding(cell=None, code="workload_unavailable", place="workload", message=message))
+    found += [
+        Finding(cell=None, code="workload_class", place="workload", message=f"workload {recipe.workload!r}: {remark}")
+        for remark in workload.remarks
+    ]
+    return [*found, *_config_findings(recipe, requests, workload), *_host_findings(recipe, workload)]
+
+
+def _config_findings(
+    recipe: Recipe, requests: Sequence[Mapping[str, Any]], workload: RegisteredWorkload
+) -> list[Finding]:
+    """Checks each cell's settings; what comes from the recipe's own block is reported there, once."""
+    cells_of: dict[tuple[str, str, str], list[int]] = {}
+    for index, request in enumerate(requests):
+        try:
+            problems = [
+                (problem.code, problem.key, problem.message)
+                for problem in workload.check_config(request["workload_config"])
+            ]
+        # A plugin's own check may do anything; its recipe can still run.
+        except Exception as error:
+            message = f"workload {recipe.workload!r} could not check workload_config: {type(error).__name__}: {error}"
+            return [Finding(cell=None, code="config_unchecked", place="workload", message=message)]
+        for problem in problems:
+            cells_of.setdefault(problem, []).append(index)
+    found = []
+    for (code, key, message), indices in cells_of.items():
+        shown = f"workload_config.{key}"
+        top = _top_key(key, requests[indices[0]]["workload_config"])
+        inheriting = [
+            index
+            for index, cell in enumerate(recipe.cells)
+            if top in recipe.workload_config and top not in cell.workload_config
+        ]
+        if indices == inheriting:
+            found.append(Finding(cell=None, code=code, place=shown, message=message, key=shown))
+            continue
+        found += [
+            Finding(
+                cell=recipe.cells[index].name, code=code, place=f"cells[{index}].{shown}", message=message, key=shown
+            )
+            for index in indices
+        ]
+    return found
+
+
+def _top_key(key: str, config: Mapping[str, Any]) -> str:
+    """Returns the top-level key that a dotted key lies below; a key may itself hold a dot."""
+    return max((name for name in config if key == name or key.startswith(f"{name}.")), key=len, default=key)
+
+
+def _host_findings(recipe: Recipe, workload: RegisteredWorkload) -> list[Finding]:
+    """Says which named places a trial will not run in; without this a host run would pass for a container run."""
+    if workload.reference is None:
+        return []
+    found = []
+    for index, cell in enumerate(recipe.cells):
+        ignored = [
+            f"{field} {getattr(cell.environment, field)!r}"
+            for field in HONOURED_FIELDS
+            if getattr(cell.environment, field) is not None and field not in workload.traits.acts_on
+        ]
+        if ignored:
+            message = (
+                f"environment {cell.environment.name!r} names {' and '.join(ignored)}, but workload "
+                f"{recipe.workload!r} does not act on that: the trials run on the host"
+            )
+            place = f"cells[{index}].environment"
+            found.append(Finding(cell=cell.name, code="ran_on_host", place=place, message=message))
+    return found
+
+
+def surroundings_findings(requests: Sequence[Mapping[str, Any]], ambient: Mapping[str, str]) -> list[Finding]:
+    """Names variables that some cells control while others would inherit a value from the launching environment."""
+    overlays = {request["cell"]: overlay_values(request["env"]) for request in requests}
+    found = []
+    for name in sorted({name for overlay in overlays.values() for name in overlay}):
+        heirs = [cell for cell, overlay in overlays.items() if name not in overlay]
+        if name in ambient and heirs:
+            message = (
+                f"{name} is set to {ambient[name]!r} where the sweep was started, so cells that do not set it "
+                f"inherit that value: {', '.join(heirs)}; unset it, or set it in the recipe"
+            )
+            found.append(Finding(cell=None, code="ambient_variable", place="", message=message))
+    return found
+
+
+def launch_findings(name: str, workload: RegisteredWorkload, nproc_per_node: int) -> list[Finding]:
+    """Says when a number of ranks is given to a workload that has one process."""
+    if workload.traits.launch_mode == "distributed" or nproc_per_node == 1:
+        return []
+    message = (
+        f"nproc_per_node is {nproc_per_node}, but workload {name!r} is single_process: each of its trials runs one "
+        "process"
+    )
+    return [Finding(cell=None, code="nproc_per_node_ignored", place="", message=message)]

@@ -263,16 +263,17 @@ def _link_new(path: str, data: bytes) -> bool:
         descriptor = os.open(temporary, flags, 0o666)
     try:
         try:
-            written = os.write(descriptor, data)
+            while data:
+                data = data[os.write(descriptor, data) :]
         finally:
             os.close(descriptor)
-        if written != len(data):
-            raise OSError(28, os.strerror(28), path)
-        try:
-            os.link(temporary, path)
-        except FileExistsError:
-            return False
+        os.link(temporary, path)
         return True
+    except FileExistsError:
+        return False
+    except OSError as error:
+        error.filename = path  # a full disk's error names no file, and nobody knows the temporary one
+        raise
     finally:
         _remove(temporary)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from aorta._jsonio import json_digest
+from aorta._jsonio import canonical_json, json_digest
 
 SCHEMA_VERSION = 1
 ONE_RANK = {"nnodes": 1, "nproc_per_node": 1}
@@ -173,8 +173,8 @@ class Plan:
                     )
                     for cell in value["cells"]
                 ),
-                environments={_text(name): dict(entry) for name, entry in value["environments"].items()},
-                confound=dict(value["confound"]),
+                environments={_folder(name): _environment(entry) for name, entry in value["environments"].items()},
+                confound=_confound(value["confound"]),
                 recipe=dict(value["recipe"]),
                 recipe_source=_text(value["recipe_source"]),
                 sidecars=tuple(_text(path) for path in value["sidecars"]),
@@ -183,14 +183,15 @@ class Plan:
                 strict=bool(value["strict"]),
                 # Plans of older versions have no such key.
                 launch={name: _count(count) for name, count in value.get("launch", ONE_RANK).items()},
-                warnings=tuple(dict(warning) for warning in value["warnings"]),
+                warnings=tuple(_warning(warning) for warning in value["warnings"]),
                 history=tuple(dict(entry) for entry in value["history"]),
                 created_at=_text(value["created_at"]),
                 aorta_version=_text(value["aorta_version"]),
             )
+            canonical_json(value)  # refuses an infinity, which no file may hold and 1e999 reads as
             if plan.key != value["plan_key"]:
                 raise ValueError("plan_key does not match its cells")
-        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
             raise PlanFileError(
                 f"{source}: damaged plan ({type(error).__name__}: {error}); start a new run with fresh=true"
             ) from error
@@ -201,6 +202,31 @@ def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"expected a string, found {type(value).__name__}")
     return value
+
+
+def _folder(name: Any) -> str:
+    if "/" in _text(name) or "\0" in name or name in ("", ".", ".."):
+        raise ValueError(f"{name!r} is no name of a folder")
+    name.encode("utf-8")
+    return str(name)
+
+
+def _environment(value: Any) -> dict[str, Any]:
+    if not isinstance(value["isolated"], bool):
+        raise TypeError(f"expected true or false for isolated, found {value['isolated']!r}")
+    return dict(value)
+
+
+def _confound(value: Any) -> dict[str, Any]:
+    threshold = value["threshold"]
+    if not isinstance(threshold, int | float) or isinstance(threshold, bool) or threshold <= 0:
+        raise TypeError(f"expected a positive threshold, found {threshold!r}")
+    return {**value, "baseline_cell": _text(value["baseline_cell"])}
+
+
+def _warning(value: Any) -> dict[str, Any]:
+    cell = value["cell"]
+    return {"cell": None if cell is None else _text(cell), **{name: _text(value[name]) for name in ("code", "message")}}
 
 
 def _stop_after(value: Any) -> dict[str, Any] | None:

@@ -231,7 +231,7 @@ def _dry_run_lines(plan: Plan, choice: RunChoice) -> list[str]:
                 request["cell"],
                 "+".join(request["mitigations"]),
                 request["environment"]["name"],
-                str(request["trials"]),
+                f"{'' if request['stop_after'] is None else 'up to '}{request['trials']}",
                 str(request["steps"]),
                 shortened(variables, 80) or "-",
             ]

@@ -40,6 +40,8 @@ def trials_frame(run_dir: Path | str) -> pd.DataFrame:
 
 def _row(record: dict[str, Any]) -> dict[str, Any]:
     result = record["result"] or {}
+    # A trial that was not needed ran on nothing.
+    device = record["device"] or {}
     times = result.get("step_times_ms") or []
     metrics = {
         f"metrics.{name}": value for name, value in (result.get("metrics") or {}).items() if isinstance(value, _SCALAR)
@@ -58,8 +60,8 @@ def _row(record: dict[str, Any]) -> dict[str, Any]:
         "order": record["order"],
         "attempt": record["attempt"],
         "hostname": record["host"]["hostname"],
-        "device_kind": record["device"]["kind"],
-        "device_index": record["device"]["index"],
+        "device_kind": device.get("kind"),
+        "device_index": device.get("index"),
         "peak_rss_bytes": record["peak_rss_bytes"],
         "error": record["error"]["message"] if record["error"] else None,
         **metrics,

@@ -20,7 +20,7 @@ _SETTINGS = (
     *("steps", "trials", "stop_after", "retry_errors", "mitigations", "isolation", "launch", "collect"),
     "trial_timeout_sec",
 )
-_RATES = ("trials_present", "failure_rate", "event_rate", "event_rate_ci95", "error_rate", "mean_step_time_ms")
+_RATES = ("trials_counted", "failure_rate", "event_rate", "event_rate_ci95", "error_rate", "mean_step_time_ms")
 _VOLATILE = frozenset({"captured_at", "duration_sec"})
 """Fields of a snapshot that differ each time."""
 
@@ -226,7 +226,7 @@ def _rate_text(figures: Mapping[str, Any]) -> str:
     interval = figures.get("event_rate_ci95")
     within = f" (95% {interval[0]:.0%} to {interval[1]:.0%})" if interval else ""
     parts = [f"fails {_percent(figures.get('event_rate'))}{within}", f"errors {_percent(figures.get('error_rate'))}"]
-    return f"{', '.join(parts)} of {figures.get('trials_present')}"
+    return f"{', '.join(parts)} of {figures.get('trials_counted')}"
 
 
 def _percent(value: Any) -> str:

@@ -19,7 +19,7 @@ from tests.plan.conftest import make_recipe
 Compile = Callable[..., Plan]
 SNAPSHOT = {"captured_at": "1", "duration_sec": 1.0, "rocm": {"version": "6.2"}, "python": {"path": ["/here", "/lib"]}}
 ROW = {
-    "trials_present": 8,
+    "trials_counted": 8,
     "failure_rate": 0.25,
     "event_rate": 0.25,
     "event_rate_ci95": [0.07, 0.59],

@@ -4,9 +4,9 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 RECIPE ?= recipes/training/example-training-mitigations.yaml
-PYTEST_ARGS ?= -n 2
+PYTEST_ARGS ?= -n auto --maxprocesses 8
 
-.PHONY: run test lint types unit format install clean
+.PHONY: run test lint types unit format docs install clean
 
 run: $(VENV)/.installed
 	$(BIN)/aorta sweep run --recipe $(RECIPE)
@@ -28,6 +28,11 @@ format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/snakefmt Snakefile workflow
+
+# The pages that are made from the code; tests hold them against it.
+docs: $(VENV)/.installed-dev
+	$(BIN)/python -m aorta.workloads.reference > docs/workloads.md
+	$(BIN)/python -m aorta.cli.reference > docs/cli.md
 
 install: $(VENV)/.installed
 

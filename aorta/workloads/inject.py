@@ -114,6 +114,7 @@ class InjectBlock(ConfigBlock):
     """The part of a ``workload_config`` that plants faults."""
 
     inject: tuple[FaultConfig, ...] = ()
+    """Faults to plant on purpose, one mapping or a list of them; see fault-injection.md. Marked in every report."""
 
 
 def strikes_trial(fault: FaultConfig, index: int, trial: int) -> bool:

@@ -38,23 +38,35 @@ def registered_workload(name: str) -> RegisteredWorkload:
     reference = workload_reference(name)
     problem = None
     check: Callable[[Mapping[str, Any]], list[ConfigProblem]] = _check_nothing
+    variables: Callable[[Mapping[str, Any]], Mapping[str, str]] = _no_variables
     if reference is None:
         close = difflib.get_close_matches(name, workload_names(), n=1)
         hint = f"; did you mean {close[0]!r}?" if close else f" (registered: {', '.join(workload_names())})"
         problem = f"workload {name!r} is not registered here{hint}"
     else:
         try:
-            check = getattr(workload_class(name), "check_config", _check_nothing)
+            cls = workload_class(name)
+            check = getattr(cls, "check_config", _check_nothing)
+            variables = getattr(cls, "process_env", _no_variables)
         except RegistryError as error:
             problem = str(error)
     found = traits(name)
     return RegisteredWorkload(
-        traits=found, reference=reference, check_config=check, problem=problem, remarks=found.remarks
+        traits=found,
+        reference=reference,
+        check_config=check,
+        problem=problem,
+        remarks=found.remarks,
+        process_env=variables,
     )
 
 
 def _check_nothing(config: Mapping[str, Any]) -> list[ConfigProblem]:
     return []
+
+
+def _no_variables(config: Mapping[str, Any]) -> Mapping[str, str]:
+    return {}
 
 
 def plan_recipe(

@@ -11,6 +11,7 @@ from aorta._jsonio import json_digest
 from aorta.plan.findings import (
     RegisteredWorkload,
     launch_findings,
+    process_variables,
     recipe_findings,
     surroundings_findings,
 )
@@ -124,9 +125,9 @@ def cell_request(
         "retry_errors": recipe.retry_errors if cell.retry_errors is None else cell.retry_errors,
         "mitigations": [mitigation.name for mitigation in cell.mitigations],
         "environment": cell.environment.descriptor(),
-        "env": _overlay(recipe, cell),
+        "env": _overlay(recipe, cell, workload),
         "extra_env": dict(cell.extra_env),
-        "workload_config": {**recipe.workload_config, **cell.workload_config},
+        "workload_config": _workload_config(recipe, cell),
         "collect": {name: dict(options) for name, options in collectors.items()},
         "isolation": isolation,
         "launch": {
@@ -174,9 +175,15 @@ def _stop_after(rule: StopAfter) -> dict[str, Any] | None:
     return {"events": rule.events, "event_verdict": rule.event_verdict}
 
 
-def _overlay(recipe: Recipe, cell: Cell) -> Overlay:
+def _workload_config(recipe: Recipe, cell: Cell) -> dict[str, Any]:
+    return {**recipe.workload_config, **cell.workload_config}
+
+
+def _overlay(recipe: Recipe, cell: Cell, workload: RegisteredWorkload) -> Overlay:
+    wanted, _ = process_variables(workload, _workload_config(recipe, cell))
     return merge_layers(
         [
+            (f"workload:{recipe.workload}", wanted),
             (f"environment:{cell.environment.name}", cell.environment.env),
             *((f"mitigation:{mitigation.name}", mitigation.env) for mitigation in cell.mitigations),
             ("recipe.extra_env", recipe.extra_env),

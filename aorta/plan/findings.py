@@ -40,6 +40,7 @@ class RegisteredWorkload:
         check_config: The class's own look at a merged ``workload_config``.
         problem: Why the workload cannot be used here (not registered, or its import failed), or None.
         remarks: What is wrong with the class itself, where something else was used instead.
+        process_env: Variables that the class wants its processes to start with, for a merged ``workload_config``.
     """
 
     traits: WorkloadTraits
@@ -47,6 +48,7 @@ class RegisteredWorkload:
     check_config: Callable[[Mapping[str, Any]], list[ConfigProblem]]
     problem: str | None = None
     remarks: tuple[str, ...] = ()
+    process_env: Callable[[Mapping[str, Any]], Mapping[str, str]] = lambda config: {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +75,18 @@ class Finding:
         return {"cell": self.cell, "code": self.code, "message": message}
 
 
+def process_variables(workload: RegisteredWorkload, config: Mapping[str, Any]) -> tuple[dict[str, str], str | None]:
+    """Returns the variables that a workload wants its processes to start with, or none and what is wrong with them."""
+    try:
+        variables = dict(workload.process_env(config))
+    # A plugin's own method may do anything; its recipe can still run.
+    except Exception as error:
+        return {}, f"its process_env() raised {type(error).__name__}: {error}"
+    if not all(isinstance(part, str) for pair in variables.items() for part in pair):
+        return {}, "its process_env() gave names or values that are no strings"
+    return variables, None
+
+
 def recipe_findings(
     recipe: Recipe, requests: Sequence[Mapping[str, Any]], workload: RegisteredWorkload
 ) -> list[Finding]:
@@ -91,6 +105,10 @@ def recipe_findings(
         Finding(cell=None, code="workload_class", place="workload", message=f"workload {recipe.workload!r}: {remark}")
         for remark in workload.remarks
     ]
+    for problem in dict.fromkeys(process_variables(workload, request["workload_config"])[1] for request in requests):
+        if problem is not None:
+            message = f"workload {recipe.workload!r}: {problem}; its processes start without them"
+            found.append(Finding(cell=None, code="process_env_unread", place="workload", message=message))
     return [*found, *_config_findings(recipe, requests, workload), *_host_findings(recipe, workload)]
 
 

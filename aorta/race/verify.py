@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from aorta.race.buffers import what_is_wrong
 from aorta.race.patterns import INT_OF_SIZE, bits
 from aorta.workloads.checksum import tensor_checksum
 from aorta.workloads.failures import FailureLog
@@ -32,11 +33,20 @@ Expected: TypeAlias = "torch.Tensor | Callable[[torch.Tensor], None]"
 
 
 @dataclass(frozen=True)
+class _Label:
+    """A compared buffer."""
+
+    name: str
+    dtype: torch.dtype
+    size: int
+
+
+@dataclass(frozen=True)
 class _Batch:
     """The comparisons of one iteration: their labels, and four numbers each, on their way to the host."""
 
     iteration: int
-    labels: list[tuple[str, torch.dtype]]
+    labels: list[_Label]
     numbers_G4: torch.Tensor
     ready: Any
 
@@ -61,7 +71,7 @@ class Verifier:
         self._device = device
         self._injector = injector
         self._iteration = 0
-        self._labels: list[tuple[str, torch.dtype]] = []
+        self._labels: list[_Label] = []
         self._numbers: list[torch.Tensor] = []
         self._pending: deque[_Batch] = deque()
         self._scratch: dict[tuple[torch.Size, torch.dtype], torch.Tensor] = {}
@@ -99,7 +109,7 @@ class Verifier:
         if self._device.type == "cpu" and np.array_equal(_words(wanted), _words(found)):
             return
         torch.bitwise_xor(bits(wanted), bits(found), out=bits(scratch))
-        self._labels += [(name, found.dtype) for name in names]
+        self._labels += [_Label(name, found.dtype, found_GM.shape[1]) for name in names]
         self._numbers.append(_summary(bits(scratch).view(len(names), -1), bits(found_GM)))
 
     def check_layer_checksum(self, content: torch.Tensor, expected_checksum: torch.Tensor) -> None:
@@ -142,32 +152,30 @@ class Verifier:
     def _read(self, batch: _Batch) -> None:
         if batch.ready is not None:
             batch.ready.synchronize()
-        for (name, dtype), (count, position, found, differing) in zip(
-            batch.labels, batch.numbers_G4.tolist(), strict=True
-        ):
+        for label, (count, position, found, differing) in zip(batch.labels, batch.numbers_G4.tolist(), strict=True):
             if count:
-                self._record(batch.iteration, name, dtype, count, position, found, found ^ differing)
+                self._record(batch.iteration, label, count, position, found, differing)
 
-    def _record(
-        self, iteration: int, name: str, dtype: torch.dtype, count: int, position: int, found: int, expected: int
-    ) -> None:
-        wanted, got = _described(expected, dtype), _described(found, dtype)
-        elements = "1 wrong element" if count == 1 else f"{count} wrong elements"
+    def _record(self, iteration: int, label: _Label, count: int, position: int, found: int, differing: int) -> None:
+        width = 8 * label.dtype.itemsize
+        flipped = (differing & ((1 << width) - 1)).bit_count()
+        if count == 1:
+            extent = "one flipped bit" if flipped == 1 else "one wrong element"
+        else:
+            extent = "every element is wrong" if count == label.size else "some elements are wrong"
         self.log.add(
             step=iteration,
             check="corruption",
-            hint=(
-                f"{name} on rank {self._rank}, iteration {iteration}: {elements}, the first at {position}: expected "
-                f"{wanted['value']} ({wanted['bits']}), found {got['value']} ({got['bits']})"
-            ),
+            # Place and numbers have fields of their own: trials that fail alike are counted by their hint.
+            hint=f"{label.name}: {extent}: {what_is_wrong(label.name)}",
             iteration=iteration,
             rank=self._rank,
-            buffer=name,
-            dtype=str(dtype).removeprefix("torch."),
+            buffer=label.name,
+            dtype=str(label.dtype).removeprefix("torch."),
             count=count,
             first_position=position,
-            expected=wanted,
-            found=got,
+            expected=_described(found ^ differing, label.dtype),
+            found=_described(found, label.dtype),
         )
 
 

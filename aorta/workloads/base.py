@@ -90,6 +90,17 @@ class Workload:
         """Looks at a merged ``workload_config`` before anything runs; must not import heavy libraries."""
         return []
 
+    @classmethod
+    def process_env(cls, config: Mapping[str, Any]) -> Mapping[str, str]:
+        """Returns variables that the trial's processes start with, unless the environment or the cell sets them.
+
+        For what a library reads once, when it is loaded, and ``setup()`` could only set too late.
+
+        Args:
+            config: The merged ``workload_config``, which may hold anything; must not import heavy libraries.
+        """
+        return {}
+
     def setup(self) -> None:
         """Prepares the trial; raising here ends it as ``workload_setup_failed``."""
 

@@ -45,6 +45,26 @@ def test_each_variable_keeps_the_layer_that_set_it(compiled: Compile) -> None:
     }
 
 
+def test_what_the_workload_asks_for_is_the_lowest_layer(compiled: Compile) -> None:
+    """A workload's own variables follow each cell's settings and give way to whatever else sets them."""
+
+    def asks(config: Any) -> dict[str, str]:
+        return {"SITE": "workload", "KNOWN": str(config["known"])}
+
+    plan = compiled(workload=replace(registered(), process_env=asks))
+    assert request(plan, "image")["env"]["KNOWN"] == {"value": "2", "layer": "workload:checked"}
+    assert request(plan, "image")["env"]["SITE"]["value"] == "cell"
+    assert request(plan, "stacked")["env"]["KNOWN"]["value"] == "1"
+
+
+@pytest.mark.parametrize("answer", [None, {"A": 1}, 3])
+def test_a_workload_that_asks_for_nonsense_gets_nothing_and_is_named(compiled: Compile, answer: Any) -> None:
+    """A plugin's mistake in process_env() is told once, and its recipe can still run."""
+    plan = compiled(workload=replace(registered(), process_env=lambda config: answer))
+    assert "A" not in request(plan, "image")["env"]
+    assert [w["code"] for w in plan.warnings].count("process_env_unread") == 1
+
+
 def test_cell_settings_replace_or_merge_with_the_recipe(compiled: Compile) -> None:
     """Trials, steps and collectors replace; workload_config merges key by key."""
     plan = compiled()

@@ -46,23 +46,35 @@ def test_record_names_iteration_rank_buffer_count_position_and_values() -> None:
     """All that a reader needs is in the record, as values and as bit patterns, and in one sentence."""
     expected = torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.bfloat16)
     found = torch.tensor([1.0, 2.0, -3.0, 5.0], dtype=torch.bfloat16)
-    (record,) = records(found, expected)
+    (record,) = records(found, expected, ("layer1.all_gather",))
     assert record == {
         "step": 5,
         "phase": "timed",
         "check": "corruption",
         "iteration": 5,
         "rank": 1,
-        "buffer": "b",
+        "buffer": "layer1.all_gather",
         "dtype": "bfloat16",
         "count": 2,
         "first_position": 2,
         "expected": {"value": 3.0, "bits": "0x4040"},
         "found": {"value": -3.0, "bits": "0xc040"},
-        "hint": (
-            "b on rank 1, iteration 5: 2 wrong elements, the first at 2: expected 3.0 (0x4040), found -3.0 (0xc040)"
-        ),
+        "hint": "layer1.all_gather: some elements are wrong: what arrived is not what was sent",
     }
+
+
+@pytest.mark.parametrize(
+    ("found", "extent"),
+    [
+        ([3.0, 1.0], "one wrong element"),
+        ([-1.0, 1.0], "one flipped bit"),
+        ([2.0, 2.0], "every element is wrong"),
+    ],
+)
+def test_hint_says_how_far_the_corruption_goes(found: list[float], extent: str) -> None:
+    """The same kind of corruption has the same hint, wherever it strikes."""
+    (record,) = records(torch.tensor(found), torch.tensor([1.0, 1.0]), ("bucket12.all_reduce",))
+    assert record["hint"] == f"bucket12.all_reduce: {extent}: the sum is not that of what was sent"
 
 
 def test_equal_nans_are_equal() -> None:

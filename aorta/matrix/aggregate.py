@@ -14,7 +14,7 @@ from aorta.matrix.rates import Sample, fisher_p_value, rate, sequential_p_value,
 from aorta.matrix.stopping import Counted, counted, errors_ended_by, failures_ended_by, is_sequential
 from aorta.matrix.timing import step_times
 from aorta.plan import Plan, PlannedCell, RunLayout
-from aorta.plan.compile import HONOURED_FIELDS
+from aorta.plan.findings import HONOURED_FIELDS
 
 Matrix = dict[str, Any]
 """The content of ``matrix.json``; its shape is ``schemas/matrix.schema.json``."""

@@ -56,4 +56,4 @@ def run(**given: Any) -> None:
     """
     from aorta.run.command import run_from_flags
 
-    raise SystemExit(run_from_flags(given, Path.cwd()))
+    raise SystemExit(run_from_flags(given, Path()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import textwrap
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import yaml
 
 from aorta.recipe import Recipe, dump_recipe, parse_recipe
 from aorta.registry import Registry, load_registry
+from tests.cli.conftest import Aorta
 
 _CHECKOUT = Path(__file__).resolve().parents[2]
 _GUIDE = Path(os.environ.get("AORTA_SHARED", _CHECKOUT.parent / "shared")) / "spec" / "recipes-guide.txt"
@@ -159,10 +161,34 @@ def test_an_image_in_place_has_the_guide_s_name(registry: Registry, environment:
     assert parse_recipe(dump_recipe({**WHOLE, "cells": [cell]}), registry).cells[0].environment.name == name
 
 
+FLAG_MODE = """\
+aorta sweep run --mode matrix \\
+  --workload training \\
+  --mitigation-axis none,tf32_off,xnack \\
+  --environment-axis local \\
+  --trials 2 --steps 100 \\
+  --ticket EXAMPLE-151
+"""
+
+
+@pytest.mark.parametrize(
+    ("axis", "places"), [("local", ["local"]), ("local,image:rocm/pytorch:nightly", ["local", "_inline_5ed7b51f"])]
+)
+def test_the_flag_mode_command_makes_its_matrix(aorta: Aorta, axis: str, places: list[str]) -> None:
+    """The guide's own line, and its inline image: each mitigation in each environment."""
+    words = shlex.split(FLAG_MODE.replace("\\\n", " "))[1:]
+    words[words.index("local")] = axis
+    ended = aorta(*words, "--dry-run")
+    assert ended.exit_code == 0
+    names = [line.split()[0] for line in ended.stdout.splitlines() if " 100 " in line]
+    assert names == [f"{name}-{place}" for place in places for name in ("none", "tf32_off", "xnack")]
+    assert "EXAMPLE-151" in ended.stdout
+
+
 @pytest.mark.shared
 @pytest.mark.skipif(not _GUIDE.is_file(), reason="no guide: set AORTA_SHARED, or put it at ../shared")
 @pytest.mark.parametrize(
-    "fragment", [QUICK_REFERENCE, COLLECT_LIST, COLLECT_OPTIONS, COLLECT_SPEC, WORKLOAD_CONFIG, RACE]
+    "fragment", [QUICK_REFERENCE, COLLECT_LIST, COLLECT_OPTIONS, COLLECT_SPEC, WORKLOAD_CONFIG, RACE, FLAG_MODE]
 )
 def test_the_fragments_are_the_guide_s(fragment: str) -> None:
     """Line for line, but for how far the guide indents them."""

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from aorta.matrix.markdown import render_markdown
+from aorta.matrix.text import one_line
 from aorta.matrix.write import write_matrix
 from aorta.plan.model import PlanFileError
 
@@ -38,7 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         matrix = write_matrix(options.run_dir, set_aside=options.final)
     except (PlanFileError, OSError) as error:
-        print(f"aorta.matrix: {error}", file=sys.stderr)
+        # The message may quote a file of the run.
+        print(f"aorta.matrix: {one_line(str(error))}", file=sys.stderr)
         return 2
     if not options.quiet:
         text = render_markdown(matrix)

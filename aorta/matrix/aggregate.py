@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from aorta.matrix import confound
-from aorta.matrix.findings import devices, error_summary, failure_hints, hosts, summarize_metrics
+from aorta.matrix.failures import failure_hints, first_failures
+from aorta.matrix.findings import devices, error_summary, hosts, summarize_metrics
 from aorta.matrix.injected import injected_warnings
 from aorta.matrix.numbers import count, finite_number, mean, summarize
 from aorta.matrix.rates import Sample, fisher_p_value, rate, sequential_p_value, wilson_interval
@@ -117,10 +118,7 @@ def _row(
         "p_value_vs_baseline": None,
         "p_value_test": None,
         "confound": None,
-        "iterations": {
-            "executed": _total(records, "executed_iterations"),
-            "configured": _total(records, "configured_iterations"),
-        },
+        "iterations": _iterations(records),
         "step_time_source": source,
         "mean_step_time_ms": times.mean,
         "std_step_time_ms": times.std,
@@ -130,6 +128,7 @@ def _row(
         "p90_step_time_ms": times.p90,
         "p99_step_time_ms": times.p99,
         "mean_wall_clock_sec": mean([seconds for seconds in wall_clocks if seconds is not None]),
+        "first_failures": first_failures(records),
         "failure_hints": failure_hints(records),
         "error_summary": error_summary(records),
         "metrics": summarize_metrics(records),
@@ -210,11 +209,20 @@ def _is_failure(record: Mapping[str, Any]) -> bool:
     return record["exit_status"] != "ok" or (result is not None and result["passed"] is False)
 
 
-def _total(records: Sequence[Mapping[str, Any]], name: str) -> int | None:
-    """Sums a count over the trials that report it; None if none does."""
-    counts = [count(record["result"].get(name)) for record in records if record["result"] is not None]
-    known = [value for value in counts if value is not None]
-    return sum(known) if known else None
+def _iterations(records: Sequence[Mapping[str, Any]]) -> dict[str, int | None]:
+    """Sums the iterations over the trials that report how many they executed; both sums are over the same trials."""
+    results = [record["result"] for record in records if record["result"] is not None]
+    pairs = [
+        (count(result.get("executed_iterations")), count(result.get("configured_iterations"))) for result in results
+    ]
+    executed = [done for done, _ in pairs if done is not None]
+    configured = [asked for done, asked in pairs if done is not None and asked is not None]
+    return {
+        "executed": sum(executed) if executed else None,
+        # One trial that does not say what it was to do leaves nothing to set the sum against.
+        "configured": sum(configured) if executed and len(configured) == len(executed) else None,
+        "trials": len(executed),
+    }
 
 
 def _standing(row: Mapping[str, Any]) -> confound.Standing:

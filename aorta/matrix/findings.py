@@ -1,8 +1,8 @@
-"""What a cell's trials have to say, each thing once: hints, errors, metrics, and where they ran."""
+"""What a cell's trials have to say, each thing once: errors, metrics, and where they ran."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,35 +12,34 @@ from aorta.matrix.numbers import finite_number, mean
 NEVER_STARTED = "the workload ended without starting its main work"
 
 
-def failure_hints(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Returns each distinct hint with the number of trials that gave it, most frequent first.
-
-    A hint comes from a workload's ``failure_details`` or from an error. A trial that repeats a hint a thousand times
-    counts once: how many trials failed so is what an intermittent failure is judged by.
-    """
-    counts: Counter[str] = Counter()
-    for record in records:
-        sources = [record["error"], *((record["result"] or {}).get("failure_details") or ())]
-        hints = (source.get("hint") for source in sources if isinstance(source, dict))
-        counts.update({hint.strip() for hint in hints if isinstance(hint, str) and hint.strip()})
-    return [{"hint": hint, "count": number} for hint, number in sorted(counts.items(), key=_most_frequent)]
-
-
-def _most_frequent(item: tuple[str, int]) -> tuple[int, str]:
-    return -item[1], item[0]
-
-
 def error_summary(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Returns each distinct (exit status, message) with the trials that ended so, most frequent first."""
-    trials: dict[tuple[str, str], list[int]] = defaultdict(list)
+    """Returns each distinct (exit status, message) with the trials that ended so, most frequent first.
+
+    Each has ``message``, ``exit_status``, ``did_not_run`` (whether all that went wrong is that the main work never
+    started), ``hint`` (the error's own, of the first trial that has one, or None), ``count`` and ``trials``.
+    """
+    trials: dict[tuple[str, str, bool], list[int]] = defaultdict(list)
+    hints: dict[tuple[str, str, bool], str] = {}
     for record in records:
-        message = _error_message(record)
-        if message is not None:
-            trials[record["exit_status"], message].append(record["trial"])
+        message, error = _error_message(record), record["error"]
+        if message is None:
+            continue
+        key = record["exit_status"], message, error is None
+        trials[key].append(record["trial"])
+        hint = str((error or {}).get("hint") or "").strip()
+        if hint:
+            hints.setdefault(key, hint)
     ordered = sorted(trials.items(), key=lambda item: (-len(item[1]), item[0]))
     return [
-        {"message": message, "exit_status": status, "count": len(indices), "trials": sorted(indices)}
-        for (status, message), indices in ordered
+        {
+            "message": key[1],
+            "exit_status": key[0],
+            "did_not_run": key[2],
+            "hint": hints.get(key),
+            "count": len(indices),
+            "trials": sorted(indices),
+        }
+        for key, indices in ordered
     ]
 
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from aorta.matrix import confound
 from aorta.matrix.aggregate import Matrix
-from aorta.matrix.text import joined, p_value, plural
+from aorta.matrix.environments import with_images
+from aorta.matrix.text import cells_named, joined, p_value, plural
 
 _TESTS = {
     "combined_exact_tails": "exact tails of both, which hold for cells that stop after some events",
     "fisher_exact": "Fisher's exact test",
 }
+
+# Means are shown with three digits or more, so that the ratio of two of them may be off by this share.
+_ROUNDING = 0.01
 
 Cells = Sequence[Mapping[str, Any]]
 
@@ -23,6 +28,7 @@ def notes(matrix: Matrix) -> list[str]:
     cells = matrix["cells"]
     return [
         *_tags(cells, matrix["confound"]["threshold"]),
+        *_near_threshold(cells, matrix["confound"]["threshold"]),
         *_differences(cells, matrix["confound"]["baseline_cell"]),
         *_errors(cells),
         *_stops(cells),
@@ -41,8 +47,8 @@ def _tags(cells: Cells, threshold: float) -> list[str]:
     meanings = {
         confound.BASELINE: "the cell that the others are compared with.",
         confound.SPEED: (
-            f"the mean step takes more than {threshold:g} times the baseline's, so a change in failures may come from "
-            "the timing alone."
+            f"the mean step takes more than {threshold:.12g} times the baseline's, so a change in failures may come "
+            "from the timing alone."
         ),
         confound.WORSE: "fails more often than the baseline, at comparable speed.",
         confound.NO_EFFECT: "fails exactly as often as the baseline, at comparable speed.",
@@ -54,8 +60,30 @@ def _tags(cells: Cells, threshold: float) -> list[str]:
     shown = {confound.SPEED: "speed (+N%)", confound.UNREMARKABLE: '"-"'}
     lines = [f"{shown.get(tag, tag)}: {meaning}" for tag, meaning in meanings.items() if tag in reasons]
     for reason, names in reasons.get(confound.NOT_AVAILABLE, {}).items():
-        lines.append(f"{confound.NOT_AVAILABLE}: not compared, {reason}: {joined(names)}.")
+        lines.append(f"{confound.NOT_AVAILABLE}: not compared, {reason}: {cells_named(names, len(cells))}.")
     return lines
+
+
+def _near_threshold(cells: Cells, threshold: float) -> list[str]:
+    """Gives the ratios that the rounded means of the table do not tell from the threshold."""
+    near = []
+    for cell in cells:
+        ratio, tag = cell["confound"]["ratio"], cell["confound"]["tag"]
+        if ratio is None or not math.isclose(ratio, threshold, rel_tol=_ROUNDING):
+            continue
+        side = "above" if tag.startswith(confound.SPEED) else "below" if ratio < threshold else "not above"
+        near.append(f"{cell['name']} {_told_apart(ratio, threshold)} ({side})")
+    return (
+        [f"Step time over the baseline's, close to the threshold of {threshold:.12g}: {joined(near)}."] if near else []
+    )
+
+
+def _told_apart(ratio: float, threshold: float) -> str:
+    """Returns a ratio with as many decimals as it takes to tell it from the threshold, at least three."""
+    for decimals in range(3, 13):
+        if f"{ratio:.{decimals}f}" != f"{threshold:.{decimals}f}":
+            return f"{ratio:.{decimals}f}"
+    return f"{ratio:.12g}"
 
 
 def _differences(cells: Cells, baseline_name: str) -> list[str]:
@@ -88,9 +116,13 @@ def _errors(cells: Cells) -> list[str]:
     if not any(cell["verdict_counts"]["error"] for cell in cells):
         return []
     lines = [
-        "Failure rate counts every trial that did not end well; Failures counts only those whose workload found "
-        "something wrong."
+        "Failure rate counts trials with another exit status than ok, or whose workload reported a failure; Failures "
+        "counts only those that ran and whose workload found something wrong."
     ]
+    if any(entry["did_not_run"] and entry["exit_status"] == "ok" for cell in cells for entry in cell["error_summary"]):
+        lines.append(
+            "A trial that ended ok without starting its main work (did_not_run) is an error, and not in Failure rate."
+        )
     partly = [
         f"{cell['name']} {cell['did_not_run']}/{cell['trials_counted']}"
         for cell in cells
@@ -111,8 +143,9 @@ def _stops(cells: Cells) -> list[str]:
         rules[
             f"{plural(cell['stop_after']['events'], 'trial')} with verdict {cell['stop_after']['event_verdict']}"
         ].append(cell["name"])
+    one_rule = len(rules) == 1 and len(ruled) == len(cells)
     lines = [
-        f"Stop: after {rule}{'' if len(rules) == 1 and len(ruled) == len(cells) else f': {joined(names)}'}."
+        f"Stop: after {rule}{'' if one_rule else f': {cells_named(names, len(cells))}'}."
         for rule, names in rules.items()
     ]
     if any(cell["event_rate_estimator"] == "inverse_sampling" for cell in ruled):
@@ -126,7 +159,7 @@ def _stops(cells: Cells) -> list[str]:
     if single:
         lines.append(
             "A cell that stops at its first event gives no unbiased rate, 1/n is too high on average; its interval "
-            f"holds: {joined(single)}."
+            f"holds: {cells_named(single, len(cells))}."
         )
     excess = [f"{cell['name']} {len(cell['excess_trials'])}" for cell in ruled if cell["excess_trials"]]
     if excess:
@@ -151,7 +184,7 @@ def _sources(cells: Cells) -> list[str]:
     for source, meaning in meanings.items():
         names = [cell["name"] for cell in cells if cell["step_time_source"] == source]
         if names:
-            lines.append(f"{meaning}: {'all cells' if len(names) == len(cells) else joined(names)}.")
+            lines.append(f"{meaning}: {cells_named(names, len(cells))}.")
     return lines
 
 
@@ -159,4 +192,5 @@ def _snapshots(environments: Mapping[str, Mapping[str, Any]]) -> list[str]:
     names = [name for name, entry in environments.items() if entry["snapshot_captured"] is False]
     if not names:
         return []
-    return [f"No snapshot was captured inside {plural(len(names), 'environment')}: {joined(names)}."]
+    which = joined([with_images(name, environments) for name in names])
+    return [f"No snapshot was captured inside {plural(len(names), 'environment')}: {which}."]

@@ -11,10 +11,23 @@ from dataclasses import dataclass
 from typing import Any
 
 from aorta._jsonio import canonical_json
+from aorta.matrix import confound
 from aorta.matrix.aggregate import Matrix
+from aorta.matrix.environments import environment_labels, with_images
 from aorta.matrix.injected import LONGEST_NAME, cell_title, planted_faults
 from aorta.matrix.notes import notes
-from aorta.matrix.text import capped, decimals_for, fixed, joined, one_line, percent, plural, ranges
+from aorta.matrix.text import (
+    capped,
+    cells_named,
+    decimals_for,
+    fixed,
+    joined,
+    one_line,
+    percent,
+    plural,
+    ranges,
+    with_short_lists,
+)
 
 _LONGEST_LINE = 320
 _LONGEST_VALUE = 32
@@ -52,9 +65,10 @@ class Page:
 
 def build_page(matrix: Matrix) -> Page:
     """Returns the page of a matrix."""
-    header, rows = _table(matrix["cells"])
+    header, rows = _table(matrix)
     sections = {
-        "Warnings": capped(_warnings(matrix["warnings"])),
+        "Warnings": capped(_warnings(matrix)),
+        "First failures": capped(_first_failures(matrix["cells"])),
         "Failure hints": capped(_hints(matrix["cells"])),
         "Errors": capped(_errors(matrix["cells"])),
         "Missing trials": capped(_missing(matrix["cells"])),
@@ -63,7 +77,7 @@ def build_page(matrix: Matrix) -> Page:
     return Page(
         title=_title(matrix),
         complete=matrix["complete"],
-        verdict=_verdict(matrix["cells"]),
+        verdict=one_line(_verdict(matrix["cells"])),
         header=header,
         right=frozenset({"Failure rate", "Failures", "Errors", EVENT_RATE, "Iterations", "Mean step (ms)"}),
         rows=rows,
@@ -121,7 +135,8 @@ def _state(verdicts: Mapping[str, int]) -> str:
     return next((verdict for verdict in ("fail", "error", "pass") if verdicts[verdict]), "none")
 
 
-def _table(cells: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+def _table(matrix: Matrix) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+    cells, labels = matrix["cells"], environment_labels(matrix["environments"])
     decimals = decimals_for(cell["mean_step_time_ms"] for cell in cells)
     configs = varying_config(cells)
     stops = any(cell["stop_after"] is not None for cell in cells)
@@ -134,12 +149,12 @@ def _table(cells: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, ...], tuple[t
         (
             cell_title(cell),
             "?" if cell["mitigations"] is None else one_line(", ".join(cell["mitigations"]), 2 * LONGEST_NAME),
-            _environment(cell),
+            _environment(cell, labels),
             percent(cell["failure_rate"]),
             f"{cell['verdict_counts']['fail']}/{cell['trials_counted']}" if cell["trials_counted"] else "-",
             str(cell["verdict_counts"]["error"]),
             *((_event_rate(cell), _stop(cell)) if stops else ()),
-            _iterations(cell["iterations"]),
+            _iterations(cell["iterations"], cell["trials_counted"]),
             fixed(cell["mean_step_time_ms"], decimals),
             cell["confound"]["tag"],
         )
@@ -166,12 +181,10 @@ def _stop(cell: Mapping[str, Any]) -> str:
     return f"{words.get(cell['stop_reason'], 'open')}, {number}/{most}"
 
 
-def _environment(cell: Mapping[str, Any]) -> str:
+def _environment(cell: Mapping[str, Any], labels: Mapping[str, str]) -> str:
     """Names the environment, and says so where the workload took no notice of it."""
     descriptor, ignored = cell["resolved_environment"] or {}, cell["environment_fields_ignored"] or []
-    # An inline environment's name is a hash; its image says more.
-    inline = cell["environment"].startswith("_inline_") and descriptor.get("docker")
-    name = one_line(str(descriptor["docker"]) if inline else cell["environment"], LONGEST_NAME)
+    name = labels.get(cell["environment"]) or one_line(cell["environment"], LONGEST_NAME)
     if not ignored:
         return name
     honoured = [
@@ -182,11 +195,13 @@ def _environment(cell: Mapping[str, Any]) -> str:
     return f"{name} ({', '.join(ignored)} ignored)" if honoured else f"{name} (ran on host)"
 
 
-def _iterations(iterations: Mapping[str, int | None]) -> str:
-    executed, configured = iterations["executed"], iterations["configured"]
+def _iterations(iterations: Mapping[str, int | None], counted: int) -> str:
+    """Says so where some of the cell's trials report none, as one that crashed."""
+    executed, configured, trials = iterations["executed"], iterations["configured"], iterations["trials"]
     if executed is None:
         return "-"
-    return str(executed) if configured is None else f"{executed}/{configured}"
+    told = str(executed) if configured is None else f"{executed}/{configured}"
+    return told if trials == counted else f"{told} ({trials} of {plural(counted, 'trial')})"
 
 
 def varying_config(cells: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
@@ -223,25 +238,55 @@ def _config(config: Mapping[str, str]) -> str:
     return one_line(", ".join(settings), _LONGEST_CONFIG)
 
 
-def _warnings(warnings: Sequence[Mapping[str, Any]]) -> list[str]:
+def _warnings(matrix: Matrix) -> list[str]:
     """One line for each distinct message, with the cells that it is about."""
+    all_names = [cell["name"] for cell in matrix["cells"]]
     cells: dict[str, list[str]] = defaultdict(list)
-    for warning in warnings:
+    for warning in matrix["warnings"]:
         of_message = cells[warning["message"]]
         if warning["cell"] is not None and warning["cell"] not in of_message:
             of_message.append(warning["cell"])
-    return [f"{joined(names)}: {message}" if names else message for message, names in cells.items()]
+    lines = []
+    for message, names in cells.items():
+        text = with_images(with_short_lists(message, frozenset(all_names)), matrix["environments"])
+        lines.append(f"{cells_named(names, len(all_names))}: {text}" if names else text)
+    return lines
+
+
+def _first_failures(cells: Sequence[Mapping[str, Any]]) -> list[str]:
+    """One line a cell: where its failing trials failed first."""
+    lines = []
+    for cell in cells:
+        places = [f"{_place(entry)} ({_which(entry['trials'])})" for entry in cell["first_failures"]]
+        if places:
+            lines.append(f"{cell['name']}: {'; '.join(capped(places, 3))}")
+    return lines
+
+
+def _place(entry: Mapping[str, Any]) -> str:
+    step = f"{'warm-up ' if entry['phase'] == 'warmup' else ''}step {entry['step']}"
+    parts = (
+        None if entry["step"] is None else step,
+        None if entry["rank"] is None else f"rank {entry['rank']}",
+        None if entry["tensor"] is None else one_line(entry["tensor"], LONGEST_NAME),
+        None if entry["check"] is None else one_line(entry["check"], LONGEST_NAME),
+    )
+    return ", ".join(part for part in parts if part is not None)
+
+
+def _which(trials: Sequence[int]) -> str:
+    return f"{'trial' if len(trials) == 1 else 'trials'} {ranges(trials)}"
 
 
 def _hints(cells: Sequence[Mapping[str, Any]]) -> list[str]:
+    """One line a hint, in the order in which they first occur."""
     where: dict[str, list[tuple[str, int]]] = defaultdict(list)
     for cell in cells:
         for entry in cell["failure_hints"]:
             where[entry["hint"]].append((cell["name"], entry["count"]))
-    ordered = sorted(where.items(), key=lambda item: (-sum(number for _, number in item[1]), item[0]))
     return [
         f"{plural(sum(number for _, number in counts), 'trial')} ({_by_cell(counts)}): {one_line(hint, 160)}"
-        for hint, counts in ordered
+        for hint, counts in where.items()
     ]
 
 
@@ -250,16 +295,21 @@ def _by_cell(counts: Sequence[tuple[str, int]]) -> str:
 
 
 def _errors(cells: Sequence[Mapping[str, Any]]) -> list[str]:
-    where: dict[tuple[str, str], list[tuple[str, Sequence[int]]]] = defaultdict(list)
+    """One line an error, with what may help."""
+    where: dict[tuple[str, str], list[tuple[str, Mapping[str, Any]]]] = defaultdict(list)
     for cell in cells:
         for entry in cell["error_summary"]:
-            where[entry["exit_status"], entry["message"]].append((cell["name"], entry["trials"]))
-    ordered = sorted(where.items(), key=lambda item: (-sum(len(trials) for _, trials in item[1]), item[0]))
+            # Its exit status may be ok, which is no name for an error.
+            ending = confound.DID_NOT_RUN if entry["did_not_run"] else entry["exit_status"]
+            where[ending, entry["message"]].append((cell["name"], entry))
+    ordered = sorted(where.items(), key=lambda item: (-sum(entry["count"] for _, entry in item[1]), item[0]))
     lines = []
-    for (status, message), places in ordered:
-        number = plural(sum(len(trials) for _, trials in places), "trial")
-        which = joined([f"{name} {ranges(trials)}" for name, trials in places], 4)
-        lines.append(f"{status}, {number} ({which}): {one_line(message, 140)}")
+    for (ending, message), places in ordered:
+        number = plural(sum(entry["count"] for _, entry in places), "trial")
+        which = joined([f"{name} {ranges(entry['trials'])}" for name, entry in places], 4)
+        hint = next((entry["hint"] for _, entry in places if entry["hint"]), None)
+        advice = "" if hint is None else f" (hint: {one_line(hint, 120)})"
+        lines.append(f"{ending}, {number} ({which}): {one_line(message, 140)}{advice}")
     return lines
 
 

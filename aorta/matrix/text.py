@@ -5,11 +5,16 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 LIST_LIMIT = 10
 """Longest list in a page for people; the rest is in matrix.json."""
 
+_NAMED_CELLS = 6
+"""Most cells that are all named; a line that names more is no longer read."""
+
+# A cell's name is made of these characters, and ends with another one than a full stop that ends a sentence.
+_LONG_LIST = re.compile(rf"[\w.-]*[\w-](?:, [\w.-]*[\w-]){{{_NAMED_CELLS},}}")
 _ENTITY = re.compile(r"&(?=#?\w+;)")
 _BACKSLASH = re.compile(r"\\(?=[!-/:-@\[-`{-~]|$)")
 _EDGE_UNDERSCORE = re.compile(r"(?<![^\W_])_|_(?![^\W_])")
@@ -44,6 +49,30 @@ def capped(items: Sequence[str], limit: int = LIST_LIMIT) -> list[str]:
 def joined(items: Sequence[str], limit: int = LIST_LIMIT) -> str:
     """Returns the items in one line, cut like :func:`capped`."""
     return ", ".join(capped(items, limit))
+
+
+def cells_named(names: Sequence[str], total: int) -> str:
+    """Returns the cells that something is said of: all by name, or how many of them and the first three.
+
+    Args:
+        names: The cells' names.
+        total: How many cells there are.
+    """
+    if len(names) == total > 1:
+        return "all cells"
+    if len(names) > _NAMED_CELLS:
+        return f"{len(names)} cells ({', '.join(names[:3])}, ...)"
+    return ", ".join(names)
+
+
+def with_short_lists(text: str, names: Collection[str]) -> str:
+    """Returns ``text`` with each long list of cells in it, ``a, b, c, ...``, drawn together as in a heading."""
+
+    def shortened(match: re.Match[str]) -> str:
+        listed = match[0].split(", ")
+        return cells_named(listed, len(names)) if all(name in names for name in listed) else match[0]
+
+    return _LONG_LIST.sub(shortened, text)
 
 
 def ranges(numbers: Iterable[int]) -> str:

@@ -36,7 +36,8 @@ class FailureLog:
         Args:
             step: Step inside its phase, from 0.
             check: Name of the check, that of its switch in ``workload_config.checks`` where it has one.
-            hint: One sentence for the reader of the matrix.
+            hint: One sentence for the reader of the matrix, without step, rank or counts: trials that fail for the
+                same reason are counted by it. Those have fields of their own.
             phase: Whether the step was one of the warm-up.
             **found: What else to record, such as the rank and the tensor.
         """
@@ -45,4 +46,5 @@ class FailureLog:
             self.first_step = step if phase == "timed" else 0
         if len(self.details) < KEPT:
             self.details.append({"step": step, "phase": phase, "check": check, **found, "hint": hint})
-            self._logger.warning("%s: %s step %d: %s: %s", self._workload, phase, step, check, hint)
+            rank = f", rank {found['rank']}" if "rank" in found else ""
+            self._logger.warning("%s: %s step %d%s: %s: %s", self._workload, phase, step, rank, check, hint)

@@ -135,7 +135,7 @@ class InferenceSession:
                 self._failures.add(
                     step=step,
                     check="compare_logits_checksum",
-                    hint=f"the same batch gave other logits than in step 0: checksum {found}, not {expected}",
+                    hint="the same batch gave other logits than the first time",
                     tensor="logits",
                     expected=expected,
                     found=found,
@@ -236,16 +236,16 @@ class InferenceSession:
         checks = self._settings.checks
         for name, nan_count, inf_count in findings.nonfinite:
             if checks.fail_on_nan_logits and nan_count:
-                check, what = "fail_on_nan_logits", f"{nan_count} NaN"
+                check, what = "fail_on_nan_logits", "NaN"
             elif checks.fail_on_nonfinite_output:
-                check, what = "fail_on_nonfinite_output", f"{nan_count} NaN and {inf_count} infinite values"
+                check, what = "fail_on_nonfinite_output", "values that are not finite"
             else:
                 continue
             self._failures.add(
                 step=step,
                 phase=phase,
                 check=check,
-                hint=f"{what} in the {name} of step {step}",
+                hint=f"{what} in the {name}",
                 tensor=name,
                 nan_count=nan_count,
                 inf_count=inf_count,

@@ -151,14 +151,15 @@ class TrainingSession:
         for found in find_nonfinite([(name, tensor) for _, name, tensor in watched]):
             by_check.setdefault(check_of[found.name], []).append(found)
         for check, bad in by_check.items():
-            others = f" (and {len(bad) - 1} more tensors)" if len(bad) > 1 else ""
+            others = " (and other tensors)" if len(bad) > 1 else ""
             self._failures.add(
                 step=step,
                 phase=phase,
                 check=check,
-                hint=f"{_HINTS[check]}: {bad[0].name}{others}, rank {self._info.rank}, step {step}",
+                hint=f"{_HINTS[check]}: {bad[0].name}{others}",
                 rank=self._info.rank,
                 tensor=bad[0].name,
+                tensor_count=len(bad),
                 nan_count=bad[0].nan_count,
                 inf_count=bad[0].inf_count,
             )

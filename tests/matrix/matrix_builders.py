@@ -224,7 +224,17 @@ def example_run(run_dir: Path) -> RunLayout:
     ]
     for one in records:
         if one["verdict"] == "fail":
-            one["result"]["failure_details"] = [{"hint": "NaN in `loss` | first on rank 0\n(step 3)"}] * 5
+            one["result"]["failure_details"] = [
+                {
+                    "step": step,
+                    "rank": 0,
+                    "tensor": tensor,
+                    "check": "finite",
+                    "hint": f"NaN in `{tensor}` | found\non rank 0 (step {step})",
+                }
+                for step in range(one["trial"] % 2, 4)
+                for tensor in ("logits", "loss")
+            ]
         if one["cell"] == "slow":
             one["result"]["step_times_ms"] = [20.0, 21.5, 22.0, 24.0]
             one["result"]["metrics"] = {"loss": 1.5 + one["trial"], "device": "cpu", "seed_state": str(one["trial"])}

@@ -156,7 +156,16 @@ def test_iterations_are_summed_over_the_trials_that_report_them() -> None:
         record(A, 2, result=result(executed_iterations=2)),
         record(A, 3, "crash"),
     )
-    assert cell["iterations"] == {"executed": 6, "configured": 8}
+    assert cell["iterations"] == {"executed": 6, "configured": 8, "trials": 2}
+
+
+def test_executed_iterations_are_set_against_those_of_the_same_trials() -> None:
+    """What one trial was to do says nothing about what another one did."""
+    cell = one_cell(
+        record(A, 0, result=result(executed_iterations=3, configured_iterations=None)),
+        record(A, 1, result=result(executed_iterations=None, configured_iterations=4)),
+    )
+    assert cell["iterations"] == {"executed": 3, "configured": None, "trials": 1}
 
 
 def test_trial_paths_are_in_order_of_index() -> None:
@@ -166,34 +175,28 @@ def test_trial_paths_are_in_order_of_index() -> None:
     assert names == ["t1.json", "t2.json", "t10.json"]
 
 
-def test_hints_are_counted_by_trial() -> None:
-    """A thousand repetitions within one trial are one observation."""
-    details = [{"hint": "NaN in loss", "step": step} for step in range(1000)]
-    cell = one_cell(
-        record(A, 0, "fail", result=result(passed=False, failure_details=details)),
-        record(A, 1, "fail", result=result(passed=False, failure_details=[{"hint": " NaN in loss "}, {"hint": None}])),
-        record(A, 2, "crash", error=failure(hint="install hipcc")),
-    )
-    assert cell["failure_hints"] == [{"hint": "NaN in loss", "count": 2}, {"hint": "install hipcc", "count": 1}]
-
-
 def test_equal_errors_are_one_line() -> None:
-    """Grouped by message and exit status, with the trials that ended so."""
+    """Grouped by message and exit status, with the trials that ended so and the engine's advice."""
+    killed = failure(type="signal", message="killed by SIGSEGV", signal="SIGSEGV")
     cell = one_cell(
-        record(A, 2, "crash", error=failure(type="signal", message="killed by SIGSEGV", signal="SIGSEGV")),
-        record(A, 0, "crash", error=failure(type="signal", message="killed by SIGSEGV", signal="SIGSEGV")),
+        record(A, 2, "crash", error={**killed, "hint": " stderr_tail has the Python stack"}),
+        record(A, 0, "crash", error=killed),
         record(A, 1, "crash", error=failure(type="ValueError", message="no device")),
     )
     assert cell["error_summary"] == [
         {
             "message": "killed by SIGSEGV",
             "exit_status": "infrastructure_failed",
+            "did_not_run": False,
+            "hint": "stderr_tail has the Python stack",
             "count": 2,
             "trials": [0, 2],
         },
         {
             "message": "ValueError: no device",
             "exit_status": "infrastructure_failed",
+            "did_not_run": False,
+            "hint": None,
             "count": 1,
             "trials": [1],
         },

@@ -148,11 +148,42 @@ def test_values_of_another_type_differ(value: object) -> None:
     assert first == {"x": "1"} and second != first
 
 
-def test_equal_warnings_are_one_line() -> None:
-    """One cause, one line, with the cells that it is about."""
-    warnings = tuple({"cell": name, "code": "x", "message": "HSA_XNACK is set outside"} for name in "ab")
-    text = page([request("a"), request("b")], [], warnings=warnings)
-    assert "- a, b: HSA_XNACK is set outside\n" in text
+def warned(names: str, cells: str) -> str:
+    """The page of a run that is warned about some of its cells, each named by a letter."""
+    warnings = tuple({"cell": name, "code": "x", "message": "HSA_XNACK is set outside"} for name in names)
+    return page([request(name) for name in cells], [], warnings=warnings)
+
+
+@pytest.mark.parametrize(
+    ("names", "cells", "expected"),
+    [
+        ("ab", "abc", "a, b"),
+        ("abc", "abc", "all cells"),
+        ("a", "a", "a"),
+        ("abcdef", "abcdefgh", "a, b, c, d, e, f"),
+        ("abcdefg", "abcdefgh", "7 cells (a, b, c, ...)"),
+    ],
+)
+def test_equal_warnings_are_one_line(names: str, cells: str, expected: str) -> None:
+    """One cause, one line, with the cells that it is about, and no wall of names."""
+    assert f"- {expected}: HSA_XNACK is set outside\n" in warned(names, cells)
+
+
+@pytest.mark.parametrize(
+    ("listed", "expected"),
+    [
+        ("abcdefgh", "all cells"),
+        ("abcdefg", "7 cells (a, b, c, ...)"),
+        ("abcdef", "a, b, c, d, e, f"),
+        ("stuvwxyz", ""),
+    ],
+)
+def test_a_warning_that_lists_cells_itself_is_no_wall_either(listed: str, expected: str) -> None:
+    """A list of other things stays."""
+    names = ", ".join(listed)
+    warning = {"cell": None, "code": "x", "message": f"X is set, so these inherit it: {names}; unset it"}
+    text = page([request(name) for name in "abcdefgh"], [], warnings=(warning,))
+    assert f"- X is set, so these inherit it: {expected or names}; unset it\n" in text
 
 
 def test_web_page_has_the_same_rows_and_no_markup_from_trials() -> None:

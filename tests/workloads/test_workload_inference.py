@@ -114,6 +114,7 @@ def test_changed_logit_is_found_by_the_checksum() -> None:
     assert (result.first_failure_iteration, failure["step"], failure["check"]) == (2, 2, "compare_logits_checksum")
     assert failure["expected"] == infer().metrics["logits_checksum"]
     assert failure["found"] != failure["expected"]
+    assert failure["hint"] == "the same batch gave other logits than the first time"
 
 
 def test_checksum_comparison_can_be_off() -> None:
@@ -122,13 +123,18 @@ def test_checksum_comparison_can_be_off() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "check"), [(float("nan"), "fail_on_nan_logits"), (float("inf"), "fail_on_nonfinite_output")]
+    ("value", "check", "hint"),
+    [
+        (float("nan"), "fail_on_nan_logits", "NaN in the decode logits"),
+        (float("inf"), "fail_on_nonfinite_output", "values that are not finite in the decode logits"),
+    ],
 )
-def test_nonfinite_logit_is_found(value: float, check: str) -> None:
+def test_nonfinite_logit_is_found(value: float, check: str, hint: str) -> None:
     """A NaN or infinite logit in a decode pass of step 1 is named with its check, step and pass."""
     result = infer_with_fault(1 * PASSES + 2, put(value), checks={"compare_logits_checksum": False})
     (failure,) = result.failure_details
     assert (failure["check"], failure["step"], failure["tensor"]) == (check, 1, "decode logits")
+    assert failure["hint"] == hint
     assert failure["nan_count"] + failure["inf_count"] == 1
 
 

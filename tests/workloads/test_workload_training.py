@@ -99,7 +99,16 @@ def test_diverging_run_fails_and_names_the_step() -> None:
         "fail_on_nonfinite_output",
     }
     assert result.executed_iterations == 3
-    assert all({"tensor", "hint", "phase"} <= set(d) for d in result.failure_details)
+    assert all({"tensor", "hint", "phase", "tensor_count"} <= set(d) for d in result.failure_details)
+
+
+def test_a_hint_is_the_same_at_every_step() -> None:
+    """One cause is one hint in the matrix, however long a run goes on; step and rank have their own fields."""
+    details = train(parallelism="ddp", warmup_steps=0, steps=4, optimizer={"lr": 1e38}).failure_details
+    hints = {check: {d["hint"] for d in details if d["check"] == check} for check in {d["check"] for d in details}}
+    assert {d["step"] for d in details} == {1, 2, 3}
+    assert {check: len(texts) for check, texts in hints.items()} == dict.fromkeys(hints, 1)
+    assert hints["fail_on_nan_loss"] == {"the loss is not finite: loss"}
 
 
 def test_failure_in_the_warmup_fails_the_trial() -> None:

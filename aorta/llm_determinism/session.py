@@ -227,13 +227,11 @@ class DeterminismSession:
             expected, other = first.shown.ordered[one.order], second.shown.ordered[one.order]
             of.first_reasons.append(replace(one, expected=expected, found=other))
         place = found[0].place
-        which = f"the two replays of step {step} part"
-        if runs[0] != "r1":
-            which = f"the first replay of step {step} parts from that of step 0"
+        which = "the two replays part" if runs[0] == "r1" else "a first replay parts from that of step 0"
         self._failures.add(
             step=step,
             check="replays_agree" if runs[0] == "r1" else "steps_agree",
-            hint=f"{which} at {place}, rank {rank}",
+            hint=f"{which} at {place}",
             rank=rank,
             block=place.block,
             direction=place.direction,

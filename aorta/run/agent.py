@@ -175,7 +175,8 @@ class _Following(Group):
             state = (rank.failed, rank.done or rank.gone)
             if periodic or self._told.get(rank.number) != state:
                 self._told[rank.number] = state
-                self._link.send(rank=rank.number, failed=rank.failed, done=state[1], cpu=rank.cpu_sec())
+                used, eager = rank.activity()
+                self._link.send(rank=rank.number, failed=rank.failed, done=state[1], cpu=used, eager=eager)
         if periodic:
             self._told_at = now
 

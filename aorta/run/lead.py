@@ -89,6 +89,7 @@ class RemoteRank(Rank):
         self._report = Report(b"")
         self._tail: list[str] = []
         self._cpu = 0.0
+        self._eager = False
 
     def take(self, message: Mapping[str, Any]) -> None:
         """Takes one message about this rank.
@@ -98,6 +99,7 @@ class RemoteRank(Rank):
         """
         self.pid = message.get("pid", self.pid)
         self._cpu = float(message.get("cpu", self._cpu))
+        self._eager = bool(message.get("eager", self._eager))
         self.failed = bool(message.get("failed", self.failed))
         self.done = bool(message.get("done", self.done))
         if "logs" in message:
@@ -130,9 +132,9 @@ class RemoteRank(Rank):
         """Has the agent end all of its ranks."""
         self._agent.send(stop=True)
 
-    def cpu_sec(self) -> float:
-        """Returns the processor time that the agent told last."""
-        return self._cpu
+    def activity(self) -> tuple[float, bool]:
+        """Returns what the agent told last."""
+        return self._cpu, self._eager
 
     def report(self) -> Report:
         """Returns what the rank has reported, once it has ended."""
@@ -293,7 +295,8 @@ class Lead:
         hub = self._env.get(HUB_VARIABLE)
         if hub is None:
             raise LaunchError(
-                f"--launcher {self._launcher.name}: {HUB_VARIABLE} is not set; start the sweep with aorta sweep run"
+                f"--launcher {self._launcher.name}: nobody can be called to start other ranks ({HUB_VARIABLE} is not "
+                "set); start the sweep with torchrun ... $(which aorta) sweep run"
             )
         arguments = self._arguments
         try:

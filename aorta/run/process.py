@@ -152,14 +152,20 @@ class Worker:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGTERM)
 
-    def cpu_sec(self) -> float:
-        """Returns the processor time that the worker's own threads have used, in seconds; 0 where it cannot be read."""
+    def activity(self) -> tuple[float, bool]:
+        """Returns what the worker does.
+
+        Returns:
+            The processor time that its threads have used, in seconds, and whether its main thread wants to go on: it is
+            runnable, or in an uninterruptible wait for a disk or a driver. Nothing of either where it cannot be read.
+        """
         try:
             with open(f"/proc/{self.pid}/stat", "rb") as file:
                 fields = file.read().rpartition(b")")[2].split()
-            return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+            used = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+            return used, fields[0] in (b"R", b"D")
         except (OSError, ValueError, IndexError):
-            return 0.0
+            return 0.0, False
 
 
 class Tree:

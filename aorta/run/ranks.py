@@ -28,7 +28,7 @@ HANG_GRACE_SEC = 3.0
 """A rank that does nothing for so long after all the others have ended hangs."""
 
 BUSY_GRACE_SEC = 30.0
-"""The same for a rank that uses the processor: it may be working, or it may be spinning on what never comes."""
+"""The same for a rank that uses or wants the processor: it may be working, or spinning on what never comes."""
 
 _IDLE_SHARE = 0.05
 _ELSEWHERE_SEC = 30.0
@@ -80,8 +80,8 @@ class Rank:
         """Asks the rank to end."""
         raise NotImplementedError
 
-    def cpu_sec(self) -> float:
-        """Returns the processor time that the rank has used so far, in seconds."""
+    def activity(self) -> tuple[float, bool]:
+        """Returns the processor time that the rank has used, in seconds, and whether it wants to go on just now."""
         raise NotImplementedError
 
     def report(self) -> Report:
@@ -135,9 +135,9 @@ class LocalRank(Rank):
         """Sends SIGTERM to the rank's process group."""
         self._worker.terminate()
 
-    def cpu_sec(self) -> float:
-        """Returns the processor time of the rank's own process."""
-        return self._worker.cpu_sec()
+    def activity(self) -> tuple[float, bool]:
+        """Returns what the rank's own process does."""
+        return self._worker.activity()
 
     def report(self) -> Report:
         """Returns what the rank has reported."""
@@ -259,7 +259,12 @@ class Group:
         if now - self._last_end >= BUSY_GRACE_SEC:
             return waited_for
         idle = _IDLE_SHARE * (now - self._window)
-        hung = [rank for rank in waited_for if rank.cpu_sec() - self._used.get(rank.number, 0.0) <= idle]
+        hung = []
+        for rank in waited_for:
+            used, eager = rank.activity()
+            # On an overloaded host a rank may not get to use the processor that it wants.
+            if used - self._used.get(rank.number, 0.0) <= idle and not eager:
+                hung.append(rank)
         self._begin_window(now)
         return hung
 
@@ -267,7 +272,7 @@ class Group:
         """Begins to measure anew what the ranks do while others have ended."""
         self._window = now
         if len(self._ranks) > 1:
-            self._used = {rank.number: rank.cpu_sec() for rank in self._ranks if not rank.gone}
+            self._used = {rank.number: rank.activity()[0] for rank in self._ranks if not rank.gone}
 
     def _end(self, running: Sequence[Rank], why: str, at_fault: Sequence[Rank]) -> None:
         """SIGTERM to every rank's group, a short grace, then SIGKILL to every descendant."""

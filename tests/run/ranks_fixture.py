@@ -142,3 +142,13 @@ class Witness(Ranked):
         views = {"exec": environ_at_exec(), "import": ENVIRON_AT_IMPORT}
         self.leave("env", {view: {name: env.get(name) for name in names} for view, env in views.items()})
         return self.good()
+
+
+class WorksOn(Ranked):
+    """One rank computes for some seconds after the others have returned."""
+
+    def run(self) -> Any:
+        end = time.monotonic() + self.config["seconds"]
+        while self.rank == self.config["rank"] and time.monotonic() < end:
+            sum(range(1000))
+        return self.good()

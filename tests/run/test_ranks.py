@@ -214,3 +214,11 @@ def test_a_failing_rank_ends_the_trial_soon_also_when_it_cleans_up_in_vain(trial
     record = run_ranks(trial, "EndsOn", workload_config=config)
     assert time.monotonic() - begin < 5.0
     assert record["error"]["rank"] == 0
+
+
+def test_a_rank_that_works_on_after_the_others_is_waited_for(trial: Runner, tmp_path: Path) -> None:
+    """Longer than an idle rank is given: one that uses the processor may be busy, and its result counts."""
+    config = {"folder": str(tmp_path), "rank": 1, "seconds": 4.5}
+    record = run_ranks(trial, "WorksOn", workload_config=config)
+    assert (record["exit_status"], record["verdict"]) == ("ok", "pass")
+    assert record["wall_clock_sec"] > 4.5

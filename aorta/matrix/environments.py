@@ -11,7 +11,7 @@ from aorta.matrix.injected import LONGEST_NAME
 from aorta.matrix.text import one_line
 from aorta.registry.inline import INLINE_PREFIX
 
-_INLINE_NAME = re.compile(rf"(?<![\w/.-]){INLINE_PREFIX}[0-9a-f]+(?![\w/.-]*/)(?!\w)")
+_INLINE_NAME = re.compile(rf"(?<![\w/.-]){INLINE_PREFIX}[0-9a-f]{{8}}(?![\w/.-]*/)(?!\w)")
 
 
 def environment_labels(environments: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:

@@ -14,7 +14,7 @@ _NAMED_CELLS = 6
 """Most cells that are all named; a line that names more is no longer read."""
 
 # A cell's name is made of these characters, and ends with another one than a full stop that ends a sentence.
-_LONG_LIST = re.compile(rf"[\w.-]*[\w-](?:, [\w.-]*[\w-]){{{_NAMED_CELLS},}}")
+_LONG_LIST = re.compile(rf"(?<![\w.-])[\w.-]*[\w-](?:, [\w.-]*[\w-]){{{_NAMED_CELLS},}}")
 _ENTITY = re.compile(r"&(?=#?\w+;)")
 _BACKSLASH = re.compile(r"\\(?=[!-/:-@\[-`{-~]|$)")
 _EDGE_UNDERSCORE = re.compile(r"(?<![^\W_])_|_(?![^\W_])")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -115,3 +116,14 @@ def test_the_command_prints_no_control_character_of_a_trial(tmp_path: Path, caps
     printed = capsys.readouterr().out
     assert "## First failures" in printed and "## Errors" in printed and "\ufffd" in printed
     assert all(line.isprintable() for line in printed.split("\n"))
+
+
+@pytest.mark.parametrize(
+    "message", ["x" * 200_000, "x, " * 60_000, f"_inline_{'a' * 200_000}", "_inline_0000aaaa." * 9000]
+)
+def test_long_messages_take_no_time(message: str) -> None:
+    """A warning may quote what a user wrote; looking for names in it must not take minutes."""
+    warning = {"cell": None, "code": "x", "message": message}
+    started = time.process_time()
+    assert "…" in page([request("a")], [], warnings=(warning,))
+    assert time.process_time() - started < 5

@@ -17,7 +17,6 @@ from collections import deque
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from typing import Any
 
 HANDSHAKE_SEC = 10.0
@@ -222,15 +221,3 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
     except UnicodeDecodeError as error:
         raise WireError("the other end speaks something else") from error
     return data
-
-
-def message_number(message: Mapping[str, Any], name: str) -> int:
-    """Returns a whole number of a message.
-
-    Raises:
-        WireError: There is none.
-    """
-    value = message.get(name)
-    if not isinstance(value, int):
-        raise WireError(f"a message has no number '{name}'")
-    return value

@@ -209,9 +209,19 @@ class Chaos:
             if way in ("supervisor", "worker"):
                 # The sweep lives on with one trial lost or spoilt.
                 process.send_signal(signal.SIGTERM)
-            process.wait(timeout=DEADLINE_SEC)
+            try:
+                process.wait(timeout=DEADLINE_SEC)
+            except subprocess.TimeoutExpired:
+                raise AssertionError(f"{way}: lives on.\n{self.scene()}") from None
         self.after(way)
         return False
+
+    def scene(self) -> str:
+        """What a person needs to see why a sweep does not end."""
+        said = (self.folder / f"said-{self.tally.starts:04}.txt").read_text("utf-8", "replace")
+        lines = [f"{pid} {line}" for pid, line in processes(self.mark).items()]
+        lines += [f"{path}: {path.read_text()}" for path in self.run_dir.glob(".aorta/claims/*/*")]
+        return "\n".join([*lines, *said.splitlines()[-30:]])
 
     def is_whole(self) -> bool:
         return len(self.records()) == TRIALS * len(CELLS)

@@ -23,7 +23,9 @@ def _own_trial() -> dict[str, str]:
 
 
 class Known(Workload):
-    """Ends as ``workload_config.end`` says; ``third`` fails every third trial and raises in the one after it."""
+    """Ends as ``workload_config.end`` says; ``third`` fails every third trial and raises in the one after it;
+    ``fourth`` kills the supervisor of trial 3 until the file ``marker`` is there.
+    """
 
     def run(self) -> WorkloadResult:
         options = _own_trial()
@@ -41,8 +43,17 @@ class Known(Workload):
             entry["recorded"] = record.is_file() and record.read_bytes().endswith(b"}\n")
             with open(log, "a", encoding="utf-8") as file:
                 file.write(json.dumps(entry) + "\n")
+        gate = self.config.get("gate")
+        deadline = time.monotonic() + 200
+        while gate and not Path(gate).exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
         time.sleep(float(os.environ.get(SECONDS_VARIABLE, "0")))
-        end = self.config["end"]
+        end = self.config.get("end", "pass")
+        if end == "fourth":
+            end = "pass"
+            if trial == 3 and not Path(self.config["marker"]).exists():
+                os.kill(os.getppid(), 9)
+                time.sleep(3600)
         if end == "third":
             end = ("fail", "raise", "pass")[trial % 3]
         if end == "raise":

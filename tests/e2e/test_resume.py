@@ -1,0 +1,250 @@
+"""Nothing lost: what a user sees after a death, with two at once, on a full disk, and after a change of the recipe."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aorta.dag.lock import read_owner
+from aorta.run.process import kill_all
+from tests.e2e.chaos import processes, wait_until
+from tests.e2e.conftest import REPOSITORY, Workspace
+
+pytestmark = pytest.mark.e2e
+
+MARK = "KNOWN_CHAOS"
+
+
+@contextmanager
+def started(workspace: Workspace, *words: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    """Starts ``aorta`` or ``snakemake``; what it says is read by ``communicate``. Leaves no process behind."""
+    mark = f"resume-{os.getpid()}-{time.monotonic_ns()}"
+    command = [sys.executable, "-c", "from aorta.cli import main; main(prog_name='aorta')", *words[1:]]
+    if words[0] == "snakemake":
+        command = [sys.executable, "-m", "snakemake", "--snakefile", str(REPOSITORY / "Snakefile"), *words[1:]]
+    process = subprocess.Popen(
+        command,
+        cwd=workspace.folder,
+        env={**workspace.environment, MARK: mark, **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        while left := processes(mark):
+            kill_all(left)
+        process.communicate()
+
+
+def log_of(workspace: Workspace) -> list[dict[str, Any]]:
+    """Every start of a trial's work, in order."""
+    path = workspace.folder / "log"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def gated(workspace: Workspace) -> tuple[str, Path]:
+    """A recipe of a quick cell and one whose trial waits for a file; returns both."""
+    workspace.environment["KNOWN_LOG"] = str(workspace.folder / "log")
+    gate = workspace.folder / "gate"
+    cells = [{"name": "quick"}, {"name": "held", "workload_config": {"gate": str(gate)}}]
+    return workspace.recipe(cells, workload="known", steps=1, confound={"baseline_cell": "quick"}), gate
+
+
+def all_started(workspace: Workspace) -> bool:
+    """Whether the quick trial is recorded and the other one runs."""
+    done = list(workspace.folder.glob("triage_results/*/*/*/cells/quick/known/trial_*.json"))
+    return bool(done) and any(run["cell"] == "held" for run in log_of(workspace))
+
+
+def test_an_orphan_is_waited_for_and_its_dead_sweep_named(workspace: Workspace) -> None:
+    """SIGKILL of the command: its trial runs on, and the same command takes its result instead of racing it."""
+    recipe, gate = gated(workspace)
+    words = ("aorta", "sweep", "run", "--recipe", recipe, "--devices", "2")
+    with started(workspace, *words) as first:
+        wait_until(lambda: all_started(workspace), "both trials to start")
+        lock = workspace.only_run() / ".aorta" / "lock"
+        owner = read_owner(lock)
+        first.kill()
+        first.wait()
+        with started(workspace, *words) as again:
+            wait_until(lambda: read_owner(lock) not in (None, owner), "the second sweep to hold the run directory")
+            gate.touch()
+            said = again.communicate(timeout=240)[0]
+    assert again.returncode == 0, said
+    assert owner is not None and f"cleared the lock that pid {owner['pid']} on host {owner['host']}" in said
+    assert "held trial 0: is recorded already and does not run again" in said
+    assert [(run["raced"], run["recorded"]) for run in log_of(workspace)] == [(False, False)] * 2
+    assert {trial["pid"] for trial in workspace.trials()} == {run["pid"] for run in log_of(workspace)}
+
+
+@pytest.mark.parametrize("command", ["snakemake", "aorta"])
+def test_of_two_at_once_one_runs_and_the_other_is_refused(workspace: Workspace, command: str) -> None:
+    """Started in the same instant: one completes the matrix, the other ends with 2 and names pid and host."""
+    recipe, gate = gated(workspace)
+    words = ("aorta", "sweep", "run", "--recipe", recipe)
+    if command == "snakemake":
+        words = ("snakemake", "--config", f"recipe={recipe}")
+    with started(workspace, *words) as one, started(workspace, *words) as two:
+        wait_until(lambda: one.poll() == 2 or two.poll() == 2, "one to be refused")
+        gate.touch()
+        said = {process.communicate(timeout=240)[0]: process.returncode for process in (one, two)}
+    assert sorted(said.values()) == [0, 2], said
+    (refused,) = (text for text, code in said.items() if code == 2)
+    assert f"on host {os.uname().nodename}" in refused and "is in use by another sweep (pid " in refused
+    assert "Traceback" not in refused
+    assert (workspace.matrix()["complete"], len(log_of(workspace))) == (True, 2)
+
+
+def test_status_and_report_work_while_the_sweep_runs(workspace: Workspace) -> None:
+    """The running trial is named with its process; the report shows what there is; the sweep ends as if alone."""
+    recipe, gate = gated(workspace)
+    with started(workspace, "aorta", "sweep", "run", "--recipe", recipe, "--devices", "2") as sweep:
+        wait_until(lambda: all_started(workspace), "both trials to start")
+        run_dir = str(workspace.only_run())
+        status = json.loads(workspace.aorta("sweep", "status", run_dir, "--json").stdout)
+        report = workspace.aorta("sweep", "report", run_dir)
+        partial = workspace.matrix()
+        gate.touch()
+        sweep.communicate(timeout=240)
+    assert (status["state"], status["trials_done"], status["missing"]) == ("running", 1, {})
+    assert [(entry["cell"], entry["host"]) for entry in status["running"]] == [("held", os.uname().nodename)]
+    assert (report.code, partial["complete"], partial["trials_present"]) == (1, False, 1)
+    assert (sweep.returncode, workspace.matrix()["complete"]) == (0, True)
+    assert "complete" in workspace.aorta("sweep", "status", run_dir).stdout
+
+
+def test_three_of_four_is_said_and_completed_later(workspace: Workspace) -> None:
+    """A trial whose supervisor dies each time is missing by name, in the row too; a later run adds it alone."""
+    recipe = workspace.recipe(
+        [
+            {"name": "good", "trials": 1},
+            {"name": "dies", "workload_config": {"end": "fourth", "marker": str(workspace.folder / "repaired")}},
+        ],
+        workload="known",
+        trials=4,
+        steps=1,
+        confound={"baseline_cell": "good"},
+    )
+    ended = workspace.aorta("sweep", "run", "--recipe", recipe)
+    cell = workspace.cells()["dies"]
+    assert (ended.code, cell["missing_trials"], cell["trials_present"]) == (1, [3], 3)
+    page = (workspace.only_run() / "matrix.md").read_text()
+    assert "dies: 1 of 4 (trial 3)" in page
+    assert "dies: 1 missing of 4 trials" in ended.stdout
+    status = workspace.aorta("sweep", "status", str(workspace.only_run()))
+    assert ["dies", "4", "3", "3", "0", "0", "0", "1"] in [line.split() for line in status.stdout.splitlines()]
+    first = {trial["pid"] for trial in workspace.trials()}
+    (workspace.folder / "repaired").touch()
+    assert workspace.aorta("sweep", "run", "--recipe", recipe).code == 0
+    again = {trial["pid"] for trial in workspace.trials()}
+    assert (first < again, len(again - first), workspace.matrix()["complete"]) == (True, 1, True)
+
+
+def test_a_changed_step_count_reruns_that_cell_alone(workspace: Workspace) -> None:
+    """The other cell's records stay as they are, to the nanosecond."""
+
+    def recipe(steps: int) -> str:
+        return workspace.recipe(
+            [{"name": "kept"}, {"name": "changed", "steps": steps}],
+            workload="witness",
+            trials=2,
+            confound={"baseline_cell": "kept"},
+        )
+
+    def dates() -> dict[str, int]:
+        return {str(path): path.stat().st_mtime_ns for path in workspace.folder.glob("mine/cells/*/*/trial_*.json")}
+
+    assert workspace.aorta("sweep", "run", "--recipe", recipe(2), "--run-dir", "mine").code == 0
+    first = dates()
+    assert workspace.aorta("sweep", "run", "--recipe", recipe(3), "--run-dir", "mine").code == 0
+    changed = {path for path, date in dates().items() if first[path] != date}
+    assert changed == {path for path in first if "/changed/" in path}
+    matrix = json.loads((workspace.folder / "mine/matrix.json").read_text())
+    assert {cell["name"]: cell["steps"] for cell in matrix["cells"]} == {"kept": 2, "changed": 3}
+
+
+def test_from_8_trials_to_12_and_back(workspace: Workspace) -> None:
+    """12 adds exactly 4; back at 8 nothing runs, the matrix has 8, and the 4 files stay."""
+
+    def run(trials: int) -> list[int]:
+        recipe = workspace.recipe([{"name": "only"}], workload="witness", trials=trials)
+        assert workspace.aorta("sweep", "run", "--recipe", recipe, "--run-dir", "mine", "--devices", "2").code == 0
+        matrix = json.loads((workspace.folder / "mine/matrix.json").read_text())
+        assert (matrix["cells"][0]["trials_present"], matrix["complete"]) == (trials, True)
+        files = workspace.folder.glob("mine/cells/only/witness/trial_*.json")
+        return sorted(path.stat().st_mtime_ns for path in files)
+
+    eight, twelve, back = run(8), run(12), run(8)
+    assert (len(eight), len(twelve), twelve[:8]) == (8, 12, eight)
+    assert back == twelve
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """A file system of a few hundred kilobytes; only root may mount one."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+
+    def mount(options: str) -> Path:
+        done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], capture_output=True)
+        if done.returncode != 0:
+            pytest.skip("this user may not mount a file system")
+        return folder
+
+    yield mount
+    subprocess.run(["umount", "-l", str(folder)], capture_output=True)
+
+
+def test_a_disk_that_fills_up_loses_nothing(workspace: Workspace, small_disk: Callable[[str], Path]) -> None:
+    """Trials that fit are kept, the others say why, and with room the same command completes the matrix."""
+    disk = small_disk("size=1m,nr_inodes=22")
+    recipe = workspace.recipe([{"name": "only"}], workload="witness", trials=12)
+    words = ("sweep", "run", "--recipe", recipe, "--run-dir", str(disk / "run"))
+    ended = workspace.aorta(*words)
+    said = ended.stdout + ended.stderr
+    assert ended.code in (1, 2)
+    assert "No space left on device" in said and "Traceback" not in said
+    kept = {path.name: path.read_bytes() for path in disk.glob("run/cells/*/*/trial_*.json")}
+    assert all(json.loads(data)["verdict"] == "pass" for data in kept.values())
+    subprocess.run(["mount", "-o", "remount,size=16m,nr_inodes=1000", str(disk)], check=True)
+    again = workspace.aorta(*words)
+    assert again.code == 0, again.stderr
+    files = {path.name: path.read_bytes() for path in disk.glob("run/cells/*/*/trial_*.json")}
+    assert len(files) == 12 and all(files[name] == data for name, data in kept.items())
+
+
+@pytest.mark.parametrize("command", ["snakemake", "aorta"])
+def test_a_read_only_folder_is_bad_input(workspace: Workspace, small_disk: Callable[[str], Path], command: str) -> None:
+    """Exit code 2, one line that names the folder, no traceback."""
+    disk = small_disk("size=1m,ro")
+    recipe = workspace.recipe([{"name": "only"}], workload="witness")
+    ended = (
+        workspace.aorta("sweep", "run", "--recipe", recipe, "--output", str(disk))
+        if command == "aorta"
+        else workspace.snakemake("--config", f"recipe={recipe}", f"output={disk}")
+    )
+    assert (ended.code, "Traceback" in ended.stderr) == (2, False)
+    assert "Read-only file system" in ended.stderr and str(disk) in ended.stderr
+
+
+def test_a_newline_and_255_bytes_in_paths(workspace: Workspace) -> None:
+    """Names that shells and templates stumble over are only names."""
+    ticket = "line one\nline two " + "é" * 150
+    recipe = workspace.recipe([{"name": "only"}], workload="witness", ticket=ticket)
+    output = "out\nput " + "n" * 240
+    ended = workspace.aorta("sweep", "run", "--recipe", recipe, "--output", output)
+    assert ended.code == 0, ended.stderr
+    assert len(list((workspace.folder / output).glob("*/witness/*/matrix.md"))) == 1

@@ -53,7 +53,7 @@ class ContainerWorkload(Workload):
             self._keep_output(step, ended.stdout, ended.stderr)
             if ended.returncode != 0:
                 last = (ended.stderr.strip().splitlines() or ["no message"])[-1]
-                failures.append({"step": step, "hint": f"step {step} ended with status {ended.returncode}: {last}"})
+                failures.append({"step": step, "hint": f"the container ended with status {ended.returncode}: {last}"})
         return WorkloadResult(
             passed=not failures,
             failure_count=len(failures),

@@ -57,7 +57,7 @@ class StencilWorkload(Workload):
                     {
                         "step": step,
                         "first_wrong_index": wrong[0],
-                        "hint": f"step {step}: {len(wrong)} of {len(after)} elements wrong, the first at {wrong[0]}",
+                        "hint": f"{len(wrong)} of {len(after)} elements wrong, the first at {wrong[0]}",
                     }
                 )
         return WorkloadResult(

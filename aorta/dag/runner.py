@@ -119,7 +119,10 @@ def summary(matrix: Mapping[str, Any]) -> list[str]:
             continue
         told = ", ".join(f"{number} {word}" for word, number in found.items() if number)
         lines.append(f"{cell['name']}: {told} of {cell['trials']} trials{_stopped(cell)}")
-        reasons = [entry["message"] for entry in cell["error_summary"]]
+        reasons = [
+            f"{entry['message']} ({entry['hint']})" if entry["hint"] else entry["message"]
+            for entry in cell["error_summary"]
+        ]
         reasons += [entry["hint"] for entry in cell["failure_hints"]]
         lines += [f"  {shortened(reason, 160)}" for reason in reasons[:3]]
     if matrix["complete"] and not lines:

@@ -45,7 +45,6 @@ class DdpPattern(CommunicationPattern):
         buckets = grads_N.view(len(self._names), -1)
         self._copies.start(tick)
         self._copies.wait(tick)
-        self._copies.check(tick)
         self._layers.forward()
         reductions = []
         for layer in reversed(range(c.settings.layers)):
@@ -59,6 +58,8 @@ class DdpPattern(CommunicationPattern):
         if not c.settings.ddp_bucketed:
             self._summed.contribute(grads_N, tick)
             reductions.append(self._reduce(grads_N))
+        # Compared while the reductions are under way.
+        self._copies.check(tick)
         for reduction in reductions:
             reduction.wait()
         c.verifier.check(self._names, grads_N, lambda out: self._summed.write_sum(out, tick))

@@ -1,4 +1,4 @@
-"""Three corrections to Snakemake's scheduler, applied when a run starts.
+"""Four corrections to Snakemake's scheduler, applied when a run starts.
 
 They touch internals of Snakemake, so each is guarded: where a later version lacks the attribute, the run goes on
 without the correction and says so. Tests hold both against the pinned version.
@@ -6,7 +6,9 @@ without the correction and says so. Tests hold both against the pinned version.
 
 from __future__ import annotations
 
+import _thread
 import heapq
+import signal
 from typing import Any
 
 
@@ -24,6 +26,24 @@ def disarm_timers(workflow: Any) -> list[str]:
     if not hasattr(scheduler, "job_rate_limiter"):
         return ["this Snakemake has no job_rate_limiter to turn off; the main process may use more CPU than it should"]
     scheduler.job_rate_limiter = None
+    return []
+
+
+def end_on_sigterm(workflow: Any) -> list[str]:
+    """Makes a SIGTERM end Snakemake whatever its main thread is doing at that moment.
+
+    Snakemake's own handler takes the scheduler's lock. A handler runs in the main thread, between two of its steps: if
+    that thread holds the lock, it waits for itself for ever, and the run directory stays locked with it.
+
+    Returns:
+        Notices: empty when it worked.
+    """
+    scheduler: Any = getattr(workflow, "scheduler", None)
+    end = getattr(scheduler, "exit_gracefully", None)
+    if end is None:
+        return ["this Snakemake ends otherwise than expected; a SIGTERM may not end it"]
+    # A bare thread: the threading module's own start takes locks as well.
+    signal.signal(signal.SIGTERM, lambda _number, _frame: _thread.start_new_thread(end, ()))
     return []
 
 

@@ -22,7 +22,7 @@ from aorta.dag.launching import REFUSED_HERE, find_world, launch_problems
 from aorta.dag.leftovers import clear_leftovers
 from aorta.dag.lock import RunLock, lock_plan
 from aorta.dag.quiet import show_errors
-from aorta.dag.scheduling import disarm_timers, forget_params, keep_order, limit_devices
+from aorta.dag.scheduling import disarm_timers, end_on_sigterm, forget_params, keep_order, limit_devices
 from aorta.dag.settings import Settings, SettingsError, read_settings
 from aorta.plan.current import CellFiles
 from aorta.plan.model import Plan, PlanFileError
@@ -187,7 +187,8 @@ class Sweep:
         self._started = True
         parallel = workflow.cores if workflow.local_exec else workflow.nodes
         window = 2 * max(int(parallel or 1), self.devices) + 8
-        for notice in [*disarm_timers(workflow), *keep_order(workflow, window), *forget_params(workflow)]:
+        corrections = [*disarm_timers(workflow), *end_on_sigterm(workflow), *keep_order(workflow, window)]
+        for notice in [*corrections, *forget_params(workflow)]:
             say(notice)
         say(f"run directory: {run_dir}")
 

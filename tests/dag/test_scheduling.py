@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from aorta.dag.scheduling import disarm_timers, keep_order, limit_devices
+from aorta.dag.scheduling import disarm_timers, end_on_sigterm, keep_order, limit_devices
 
 SNAKEFILE = """
 import threading
@@ -83,3 +85,31 @@ def test_the_users_own_device_limit_wins() -> None:
     )
     limit_devices(workflow, 8)
     assert registered == []
+
+
+def test_a_sigterm_in_the_middle_of_a_round_does_not_hang() -> None:
+    """The signal comes while the main thread holds the scheduler's lock; the request to end arrives after it."""
+    lock, ended = threading.Lock(), threading.Event()
+
+    def exit_gracefully() -> None:
+        with lock:
+            ended.set()
+
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        workflow = SimpleNamespace(scheduler=SimpleNamespace(exit_gracefully=exit_gracefully))
+        assert end_on_sigterm(workflow) == []
+        with lock:
+            signal.raise_signal(signal.SIGTERM)
+            assert not ended.is_set()
+        assert ended.wait(20)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_snakemakes_scheduler_can_be_asked_to_end() -> None:
+    """The pinned Snakemake has what the correction needs; another version is told about."""
+    from snakemake.scheduling.job_scheduler import JobScheduler
+
+    assert callable(JobScheduler.exit_gracefully)
+    assert len(end_on_sigterm(SimpleNamespace(scheduler=object()))) == 1

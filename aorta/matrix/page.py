@@ -151,7 +151,7 @@ def _table(matrix: Matrix) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]
             "?" if cell["mitigations"] is None else one_line(", ".join(cell["mitigations"]), 2 * LONGEST_NAME),
             _environment(cell, labels),
             percent(cell["failure_rate"]),
-            f"{cell['verdict_counts']['fail']}/{cell['trials_counted']}" if cell["trials_counted"] else "-",
+            _failures(cell),
             str(cell["verdict_counts"]["error"]),
             *((_event_rate(cell), _stop(cell)) if stops else ()),
             _iterations(cell["iterations"], cell["trials_counted"]),
@@ -163,6 +163,14 @@ def _table(matrix: Matrix) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]
     if not any(configs):
         return header, tuple(rows)
     return (*header, "Config"), tuple((*row, _config(config)) for row, config in zip(rows, configs, strict=True))
+
+
+def _failures(cell: Mapping[str, Any]) -> str:
+    """Failures over the trials that count, and how many of the cell's trials are there where some are missing."""
+    share = f"{cell['verdict_counts']['fail']}/{cell['trials_counted']}" if cell["trials_counted"] else "-"
+    if not cell["missing_trials"]:
+        return share
+    return f"{share} ({cell['trials_present']} of {plural(cell['trials'], 'trial')})"
 
 
 def _event_rate(cell: Mapping[str, Any]) -> str:

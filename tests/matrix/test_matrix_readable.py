@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from matrix_builders import descriptor, plan, put, record, request, result, write_run
 
-from aorta.matrix import aggregate, render_markdown
+from aorta.matrix import aggregate, build_matrix, render_markdown
 from aorta.matrix.__main__ import main
 
 
@@ -127,3 +127,16 @@ def test_long_messages_take_no_time(message: str) -> None:
     started = time.process_time()
     assert "…" in page([request("a")], [], warnings=(warning,))
     assert time.process_time() - started < 5
+
+
+def test_an_incomplete_row_says_how_much_of_it_is_there(tmp_path: Path) -> None:
+    """3 of 4 trials, and 0 of 4: a rate of what exists must not look like the rate of the cell."""
+    cells = [request("whole"), request("part"), request("nothing")]
+    records = [record(cells[0], trial) for trial in range(4)]
+    records += [record(cells[1], trial, "fail" if trial else "pass") for trial in range(3)]
+    layout = write_run(tmp_path, plan(cells), records)
+    page = render_markdown(build_matrix(layout.run_dir))
+    rows = {row.split("|")[1].strip(): row.split("|")[5].strip() for row in page.splitlines() if row.startswith("| ")}
+    assert rows["whole"] == "0/4"
+    assert rows["part"] == "2/3 (3 of 4 trials)"
+    assert rows["nothing"] == "- (0 of 4 trials)"

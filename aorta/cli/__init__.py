@@ -10,6 +10,7 @@ from aorta.cli.env import env
 from aorta.cli.lists import environments, mitigations
 from aorta.cli.recipe import recipe
 from aorta.cli.run import run
+from aorta.cli.selftest import selftest
 from aorta.cli.sweep import sweep
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
@@ -26,5 +27,5 @@ def main() -> None:
     """
 
 
-for _command in (sweep, run, recipe, mitigations, environments, env, triage, probe):
+for _command in (sweep, run, recipe, mitigations, environments, env, selftest, triage, probe):
     main.add_command(_command)

@@ -243,7 +243,7 @@ def report(outcomes: Sequence[CellOutcome]) -> list[str]:
     all_planted, all_found = sum(o.planted for o in outcomes), sum(o.found for o in outcomes)
     controls = sum(outcome.trials for outcome in outcomes if not outcome.kinds)
     wrong = sum(bool(outcome.wrong) for outcome in outcomes)
-    told = f"{all_found} of {all_planted} planted faults found as planted, {controls} clean trials"
+    told = f"{all_found} of {all_planted} planted faults found as planted, clean trials: {controls}"
     last = f"self-test FAILED: {told}; wrong cells: {wrong}" if wrong else f"self-test passed: {told}, no false alarm"
     return [*columns(rows), *([""] if reasons else []), *reasons, "", last]
 

@@ -144,11 +144,12 @@ def _inference_shows_in(strike: Strike) -> str:
 
 
 def _inference_follows(finding: Finding, strike: Strike) -> bool:
-    """A NaN changes its step's checksum as well; a parameter stays as it was struck."""
+    """A NaN changes its step's checksum as well; a parameter stays as it was struck; all steps compare with step 0."""
     if finding.step == strike.step:
         return finding.buffer == "logits" or strike.kind not in ("nan_logits", "bitflip")
     passes = ("input", "prefill_logits", "decode_logits")
-    return strike.buffer not in passes and finding.step > strike.step
+    lasts = strike.buffer not in passes or (strike.step == 0 and finding.buffer == "logits")
+    return lasts and finding.step > strike.step
 
 
 READERS: Mapping[str, Reader] = {

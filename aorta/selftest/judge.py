@@ -166,8 +166,9 @@ def _ending_problems(record: Mapping[str, Any], index: int, fault: FaultConfig, 
     error = record["error"] or {}
     status = record["exit_status"]
     told = f"inject[{index}], {fault.kind}"
-    if not _said(error.get("stderr_tail", []), fault, ranks):
-        message = f"{told}: standard error does not say that it struck rank {fault.rank} (the trial: {status})"
+    if not _said(error.get("stderr_tail", []), fault):
+        where = f"rank {fault.rank} at step {fault.step}"
+        message = f"{told}: standard error does not say that it struck {where} (the trial: {status})"
         yield Problem(code="not_planted", message=message, fault=index)
         return
     if fault.kind == "hang_rank":
@@ -189,16 +190,16 @@ def _ending_problems(record: Mapping[str, Any], index: int, fault: FaultConfig, 
         yield Problem(code="wrong_rank", message=message, fault=index)
 
 
-def _said(stderr_tail: Sequence[str], fault: FaultConfig, ranks: int) -> bool:
-    """Whether standard error has the strike's line, from the rank that it had to strike.
+def _said(stderr_tail: Sequence[str], fault: FaultConfig) -> bool:
+    """Whether standard error has the strike's line, with the rank and the step that it had to strike.
 
     A trial without metrics leaves no other trace. Where several ranks are quoted, each line starts with its rank.
     """
+    planned = [f"{name} {at}," for name, at in (("rank", fault.rank), ("step", fault.step)) if at is not None]
     for line in stderr_tail:
-        if f"planted fault: {fault.kind} " in line:
-            quoted = line.startswith("[rank ")
-            if ranks == 1 or fault.rank is None:
-                return True
-            if line.startswith(f"[rank {fault.rank}]") or (not quoted and f"rank {fault.rank}," in line):
-                return True
+        quoted_from = None if fault.rank is None or not line.startswith("[rank ") else f"[rank {fault.rank}]"
+        if quoted_from is not None and not line.startswith(quoted_from):
+            continue
+        if f"planted fault: {fault.kind} (" in line and all(part in line for part in planned):
+            return True
     return False

@@ -97,11 +97,14 @@ def run_selftest(
     if output is not None:
         return _run_in(recipes, output, nproc_per_node, verbose)
     folder = Path(tempfile.mkdtemp(prefix="aorta-selftest-"))
-    code = _run_in(recipes, folder, nproc_per_node, verbose)
-    if code == ALL_RIGHT:
-        shutil.rmtree(folder, ignore_errors=True)
-    else:
-        say(f"runs and logs are kept in {folder}")
+    code = CANNOT_RUN
+    try:
+        code = _run_in(recipes, folder, nproc_per_node, verbose)
+    finally:
+        if code == ALL_RIGHT:
+            shutil.rmtree(folder, ignore_errors=True)
+        else:
+            say(f"runs and logs are kept in {folder}")
     return code
 
 

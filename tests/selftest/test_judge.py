@@ -203,7 +203,7 @@ def test_a_nan_spreads_in_training_and_is_told_at_its_source() -> None:
 
 
 def test_inference_names_the_pass_of_a_nan() -> None:
-    """The step's checksum differs as well; the other pass has no NaN."""
+    """The step's checksum differs as well, and after a strike at step 0 that of every other step."""
     fault = {"kind": "nan_logits", "buffer": "decode_logits", "rank": 0, "step": 1}
     entry = planted(fault, {"buffer": "decode_logits", "element": 3, "before": "0x1", "after": "0x7fc00000"})
     cell = request("inference", fault, ranks=1)
@@ -213,6 +213,10 @@ def test_inference_names_the_pass_of_a_nan() -> None:
     assert codes(record(entry, details=[nan, differs]), cell) == []
     assert codes(record(entry, details=[nan | {"tensor": "prefill logits"}]), cell) == ["wrong_buffer"]
     assert codes(record(entry, details=[nan, differs | {"step": 2}]), cell) == ["false_alarm"]
+    at_first = {**fault, "step": 0}
+    struck = planted(at_first, entry["strikes"][0] | {"step": 0})
+    all_differ = [nan | {"step": 0}, differs, differs | {"step": 2}]
+    assert codes(record(struck, details=all_differ), request("inference", at_first, ranks=1)) == []
 
 
 SAID = "planted fault: crash_rank (inject[0]): rank 1, step 2, how sigkill"
@@ -226,6 +230,8 @@ def test_a_crash_is_blamed_on_the_struck_rank() -> None:
     assert codes(ended("infrastructure_failed", SAID, rank=0, **killed), cell) == ["wrong_rank"]
     assert codes(ended("infrastructure_failed", SAID, rank=1, type="exit", exit_code=1), cell) == ["wrong_ending"]
     assert codes(ended("infrastructure_failed", rank=1, **killed), cell) == ["not_planted"]
+    early = SAID.replace("step 2", "step 1")
+    assert codes(ended("infrastructure_failed", early, rank=1, **killed), cell) == ["not_planted"]
     assert codes(record(), cell) == ["not_planted"]
 
 

@@ -24,14 +24,7 @@ include: "workflow/rules/matrix.smk"
 rule all:
     default_target: True
     input:
-        str(RUN.matrix_json),
-        str(RUN.matrix_md),
-        str(RUN.matrix_html),
-        str(RUN.perf_md),
-        str(RUN.recipe),
-        SWEEP.snapshots(),
-        # Also here, so that a deleted trial file is made again although the matrix is there.
-        SWEEP.trial_files(),
+        lambda wildcards: SWEEP.targets(),
 
 
 onstart:

@@ -1,7 +1,7 @@
-"""Four corrections to Snakemake's scheduler, applied when a run starts.
+"""Corrections to Snakemake's scheduler, applied when a run starts.
 
 They touch internals of Snakemake, so each is guarded: where a later version lacks the attribute, the run goes on
-without the correction and says so. Tests hold both against the pinned version.
+without the correction and says so. Tests hold them against the pinned version.
 """
 
 from __future__ import annotations
@@ -75,23 +75,6 @@ def keep_order(workflow: Any, window: int) -> list[str]:
             return heapq.nlargest(window, ready, key=lambda job: job.priority)
 
     scheduler.__class__ = OrderedScheduler
-    return []
-
-
-def forget_params(workflow: Any) -> list[str]:
-    """Makes Snakemake record the params that a job ran with, not those by which it was chosen to run.
-
-    It keeps what it computed for the comparison with the last run. A param that says "the file there is not the one
-    that is wanted" is true only until the job has run; recorded, it would make the next start run the job again, or
-    fail to see that it must.
-
-    Returns:
-        Notices: empty when it worked.
-    """
-    cached: Any = getattr(getattr(workflow, "persistence", None), "_params", None)
-    if not hasattr(cached, "cache_clear"):
-        return ["this Snakemake records params otherwise than expected; a replaced trial file may be made twice"]
-    cached.cache_clear()
     return []
 
 

@@ -18,11 +18,12 @@ from typing import Any
 
 from aorta._jsonio import json_digest, read_json, write_json_atomic
 from aorta.dag.errors import bad_input_exits, say
+from aorta.dag.inventory import declare
 from aorta.dag.launching import REFUSED_HERE, find_world, launch_problems
 from aorta.dag.leftovers import clear_leftovers
 from aorta.dag.lock import RunLock, lock_plan
 from aorta.dag.quiet import show_errors
-from aorta.dag.scheduling import disarm_timers, end_on_sigterm, forget_params, keep_order, limit_devices
+from aorta.dag.scheduling import disarm_timers, end_on_sigterm, keep_order, limit_devices
 from aorta.dag.settings import Settings, SettingsError, read_settings
 from aorta.plan.current import CellFiles
 from aorta.plan.model import Plan, PlanFileError
@@ -62,15 +63,14 @@ class Sweep:
         self._sidecars = sidecars
         self._problems = list(problems)
         self._cells = {cell.name: cell for cell in choice.plan.cells}
-        self._files = {cell.name: CellFiles(self.layout, cell) for cell in choice.plan.cells}
         if settings is not None:
             order = trial_order([(cell.name, cell.trials) for cell in self.plan.cells], self.plan.order_seed)
             self._positions = positions(order)
         else:
             self._positions = {}
         self._locks: list[RunLock] = []
-        # A job process has no DAG to decide about.
-        self._started = settings is None
+        # Until Snakemake has been told which records count.
+        self._workflow: Any = None
         self.devices = 1
         # How many of them one trial takes.
         self.devices_per_trial = 1
@@ -97,6 +97,12 @@ class Sweep:
             for trial in range(cell.trials)
         ]
 
+    def targets(self) -> list[str]:
+        """All that a sweep makes; the trials too, so that a deleted one is made again although the matrix is there."""
+        self._declare_records()
+        pages = (self.layout.matrix_json, self.layout.matrix_md, self.layout.matrix_html, self.layout.perf_md)
+        return [*map(str, pages), str(self.layout.recipe), *self.snapshots(), *self.trial_files()]
+
     def snapshots(self) -> list[str]:
         """All snapshots: the host's and each environment's."""
         environments = [self.layout.environment(name) for name in self.plan.environments]
@@ -104,22 +110,14 @@ class Sweep:
 
     def snapshots_before(self, cell: str) -> list[str]:
         """Snapshots that are taken before a trial of this cell: the host's, and its environment's unless isolated."""
+        self._declare_records()
         planned = self._cells[cell]
         own = [] if planned.isolated else [self.layout.environment(planned.environment)]
         return [str(path) for path in (self.layout.host_env, *own)]
 
-    def trial_param(self, cell: str, trial: str) -> str:
-        """What makes a trial's file current: its fingerprint, and that the file there is a record of it.
-
-        A damaged file, one of another fingerprint, and a skip that the cell's rule no longer asks for give another
-        value, so that Snakemake runs the trial again.
-        """
-        wanted = self._cells[cell].fingerprint
-        path = self.layout.trial(cell, trial)
-        # Once the DAG stands Snakemake asks again, for its records: what the new file will be, not what is there.
-        if self._started or self._files[cell].is_current(int(trial)) or not path.exists():
-            return wanted
-        return f"{wanted} (not what {path.name} holds)"
+    def trial_param(self, cell: str) -> str:
+        """What makes a trial's record current."""
+        return self._cells[cell].fingerprint
 
     def position(self, cell: str, trial: str) -> int:
         """A trial's place in the planned order, from 1; 0 in a job process, which does not schedule."""
@@ -184,11 +182,10 @@ class Sweep:
             write_json_atomic(self._pointer, {"run_dir": str(run_dir)})
             for notice in clear_leftovers(run_dir):
                 say(notice)
-        self._started = True
         parallel = workflow.cores if workflow.local_exec else workflow.nodes
         window = 2 * max(int(parallel or 1), self.devices) + 8
         corrections = [*disarm_timers(workflow), *end_on_sigterm(workflow), *keep_order(workflow, window)]
-        for notice in [*corrections, *forget_params(workflow)]:
+        for notice in corrections:
             say(notice)
         say(f"run directory: {run_dir}")
 
@@ -197,6 +194,7 @@ class Sweep:
         if self._settings is None:
             return
         show_errors(workflow)
+        self._workflow = workflow
         from aorta.run.device import count_accelerators
 
         accelerators = count_accelerators()
@@ -243,6 +241,18 @@ class Sweep:
             return
         self.show()
         say("the matrix is incomplete; run the same command again to run the missing trials")
+
+    def _declare_records(self) -> None:
+        """Tells Snakemake once, when it starts to build the DAG, which trial files are records that count."""
+        if self._workflow is None:
+            return
+        workflow, self._workflow = self._workflow, None
+        for cell in self.plan.cells:
+            files = CellFiles(self.layout, cell)
+            current = [str(self.layout.trial(cell.name, n)) for n in range(cell.trials) if files.is_current(n)]
+            for notice in declare(workflow, str(self.layout.trial_folder(cell.name)), current):
+                say(notice)
+                return
 
     def _claim(self) -> None:
         """Locks the run directory and writes the plan into it.

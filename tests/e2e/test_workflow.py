@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -211,3 +212,24 @@ def test_lint_finds_only_what_is_meant(workspace: Workspace) -> None:
     ended = workspace.snakemake("--lint", "--config", f"recipe={two_cells(workspace)}")
     findings = set(re.findall(r"^ +\* ([^:]+)", ended.stdout + ended.stderr, flags=re.MULTILINE))
     assert findings == {"No log directive defined", "Specify a conda environment or container for each rule."}
+
+
+@pytest.mark.parametrize("command", ["snakemake", "aorta"])
+def test_a_power_cut_that_spoils_a_record_and_snakemakes_notes_takes_one_start(
+    workspace: Workspace, command: str
+) -> None:
+    """The trial runs again although nothing but the file itself says that it must."""
+    recipe = two_cells(workspace)
+    arguments = {
+        "snakemake": ["--config", f"recipe={recipe}", "run_dir=mine"],
+        "aorta": ["sweep", "run", "--recipe", recipe, "--run-dir", "mine"],
+    }[command]
+    run = {"snakemake": workspace.snakemake, "aorta": workspace.aorta}[command]
+    assert run(*arguments).code == 0
+    path = workspace.folder / "mine/cells/base/witness/trial_d0_m0_t1.json"
+    path.write_bytes(path.read_bytes()[:100])
+    shutil.rmtree(workspace.folder / ".snakemake")
+    dry = workspace.snakemake("-n", "--config", f"recipe={recipe}", "run_dir=mine")
+    assert re.search(r"^trial +1$", dry.stdout + dry.stderr, flags=re.MULTILINE)
+    assert run(*arguments).code == 0
+    assert json.loads(path.read_text())["verdict"] == "pass"

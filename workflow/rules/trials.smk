@@ -13,7 +13,7 @@ rule trial:
     resources:
         device=SWEEP.devices_per_trial,
     params:
-        request=lambda wildcards: SWEEP.trial_param(wildcards.cell, wildcards.trial),
+        request=lambda wildcards: SWEEP.trial_param(wildcards.cell),
         command=lambda wildcards, input: SWEEP.trial_command(wildcards.cell, wildcards.trial),
     message:
         "trial {wildcards.trial} of cell {wildcards.cell}"

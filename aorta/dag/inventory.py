@@ -1,4 +1,4 @@
-"""Tells Snakemake which trial files are there, before it looks for itself.
+"""Tells Snakemake which files are there, before it looks for itself.
 
 For Snakemake a file is there or not, and whether a job must run again hangs on what it noted when the job last ran;
 a power cut can spoil the file and the note together. A record that is damaged, or that was made for another request,
@@ -8,7 +8,20 @@ is no record: declared absent, its trial runs by the same command, whatever the 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
+
+from aorta._jsonio import both_ends
+
+
+def whole_files(folder: Path) -> list[str]:
+    """Returns the files of a folder that are not cut short: none is empty, and a JSON file ends as we end it."""
+    found = []
+    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+        head, tail = both_ends(path, 1)
+        if head and (path.suffix != ".json" or tail == b"}\n"):
+            found.append(str(path))
+    return found
 
 
 def declare(workflow: Any, folder: str, present: Iterable[str]) -> list[str]:

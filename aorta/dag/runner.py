@@ -93,8 +93,8 @@ def _sum_up(code: int, choice: RunChoice, config: Mapping[str, Any]) -> int:
     except PlanFileError:
         say("the run was ended before it began; run the same command again")
         return INCOMPLETE
-    except (OSError, KeyboardInterrupt) as error:
-        reason = "interrupted" if isinstance(error, KeyboardInterrupt) else f"{error.filename}: {error.strerror}"
+    except (OSError, ValueError, KeyboardInterrupt) as error:
+        reason = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error)
         say(f"no matrix ({reason}); finished trials are kept: aorta sweep report {shlex.quote(str(choice.run_dir))}")
         return INCOMPLETE
     return exit_code(matrix, strict=bool(config.get("strict")))

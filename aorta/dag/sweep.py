@@ -18,7 +18,7 @@ from typing import Any
 
 from aorta._jsonio import json_digest, read_json, write_json_atomic
 from aorta.dag.errors import bad_input_exits, say
-from aorta.dag.inventory import declare
+from aorta.dag.inventory import declare, whole_files
 from aorta.dag.launching import REFUSED_HERE, find_world, launch_problems
 from aorta.dag.leftovers import clear_leftovers
 from aorta.dag.lock import RunLock, lock_plan
@@ -243,14 +243,19 @@ class Sweep:
         say("the matrix is incomplete; run the same command again to run the missing trials")
 
     def _declare_records(self) -> None:
-        """Tells Snakemake once, when it starts to build the DAG, which trial files are records that count."""
+        """Tells Snakemake once, when it starts to build the DAG, which records count and which files are whole."""
         if self._workflow is None:
             return
         workflow, self._workflow = self._workflow, None
+        present: dict[Path, list[str]] = {}
         for cell in self.plan.cells:
             files = CellFiles(self.layout, cell)
             current = [str(self.layout.trial(cell.name, n)) for n in range(cell.trials) if files.is_current(n)]
-            for notice in declare(workflow, str(self.layout.trial_folder(cell.name)), current):
+            present[self.layout.trial_folder(cell.name)] = current
+        for folder in (self.layout.run_dir, *(self.layout.environment(name).parent for name in self.plan.environments)):
+            present[folder] = whole_files(folder)
+        for folder, paths in present.items():
+            for notice in declare(workflow, str(folder), paths):
                 say(notice)
                 return
 

@@ -193,7 +193,8 @@ class Plan:
                 raise ValueError("plan_key does not match its cells")
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
             raise PlanFileError(
-                f"{source}: damaged plan ({type(error).__name__}: {error}); start a new run with fresh=true"
+                f"{source}: damaged plan ({type(error).__name__}: {error}); "
+                "start a new run (fresh=true, without run_dir)"
             ) from error
         return plan
 

@@ -50,7 +50,7 @@ def read_plan(run_dir: Path) -> Plan:
     except FileNotFoundError as error:
         raise PlanFileError(f"{path}: no such file; is {run_dir} a run directory?") from error
     except (OSError, ValueError) as error:
-        raise PlanFileError(f"{path}: {error}; start a new run with fresh=true") from error
+        raise PlanFileError(f"{path}: {error}; start a new run (fresh=true, without run_dir)") from error
     return Plan.from_json(value, source=str(path))
 
 
@@ -63,9 +63,9 @@ def read_request(path: Path) -> dict[str, Any]:
     try:
         value = read_json(path)
     except (OSError, ValueError) as error:
-        raise PlanFileError(f"{path}: {error}; start a new run with fresh=true") from error
+        raise PlanFileError(f"{path}: {error}; start a new run (fresh=true, without run_dir)") from error
     if not isinstance(value, dict):
-        raise PlanFileError(f"{path}: not a JSON object; start a new run with fresh=true")
+        raise PlanFileError(f"{path}: not a JSON object; start a new run (fresh=true, without run_dir)")
     return value
 
 
@@ -219,8 +219,7 @@ def _named_run(plan: Plan, run_dir: Path, refresh: bool) -> RunChoice:
     if not run_dir.exists():
         return RunChoice(run_dir=run_dir, state="new", plan=plan)
     if not (run_dir / "plan.json").exists():
-        # A sweep that died before it could write its plan leaves its own folder.
-        if any(entry.name != ".aorta" for entry in run_dir.iterdir()):
+        if not _is_unplanned(run_dir):
             raise RunDirError(
                 f"run_dir: {run_dir} is not empty and holds no plan.json; name a run directory or a new one"
             )
@@ -228,10 +227,55 @@ def _named_run(plan: Plan, run_dir: Path, refresh: bool) -> RunChoice:
     old = read_plan(run_dir)
     if old.workload != plan.workload:
         raise RunDirError(f"run_dir: {run_dir} holds a run of workload {old.workload!r}, not {plan.workload!r}")
-    frozen = not refresh and old.recipe_key == plan.recipe_key
-    if frozen and (old.key == plan.key or not is_finished(run_dir, old)):
+    if not refresh and old.recipe_key == plan.recipe_key:
         return _continue(plan, run_dir, old, "finished" if is_finished(run_dir, old) else "continued")
-    return RunChoice(run_dir=run_dir, state="continued", plan=_succeed(plan, old))
+    notices: list[str] = []
+    if not refresh:
+        plan, notices = _keep_frozen_cells(plan, run_dir, old)
+    return RunChoice(run_dir=run_dir, state="continued", plan=_succeed(plan, old), notices=tuple(notices))
+
+
+def _keep_frozen_cells(plan: Plan, run_dir: Path, old: Plan) -> tuple[Plan, list[str]]:
+    """Returns a changed recipe's plan with the frozen values of the cells that ask for what they asked before.
+
+    Only the registry can have changed such a cell; taking its present values would replace recorded results.
+    """
+    layout = RunLayout(run_dir, old.workload)
+    earlier = {cell.name: cell for cell in old.cells}
+    cells = []
+    notices = []
+    for cell in plan.cells:
+        before, now = earlier.get(cell.name), cell.request or {}
+        frozen: dict[str, Any] = {}
+        if before is not None and before.fingerprint != cell.fingerprint:
+            frozen = read_request(layout.cell(cell.name))
+        if frozen and _asked(frozen) == _asked(now):
+            notices += drift(cell.name, frozen, now)
+            kept = {name: frozen[name] for name in ("env", "environment", "isolation", "launch", "fingerprint")}
+            cells.append(replace(cell, fingerprint=frozen["fingerprint"], request={**now, **kept}))
+        else:
+            cells.append(cell)
+    return replace(plan, cells=tuple(cells)), [*notices, _KEPT] if notices else []
+
+
+def _asked(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what a cell asks for by name, whatever the registry holds under the names."""
+    own = {name: request.get(name) for name in ("steps", "mitigations", "extra_env", "workload_config", "collect")}
+    recipe = {k: v["value"] for k, v in request.get("env", {}).items() if v["layer"] == "recipe.extra_env"}
+    return {**own, "environment": request.get("environment", {}).get("name"), "recipe.extra_env": recipe}
+
+
+_KEPT = "the values frozen when this run started are kept; refresh=true takes the new ones, fresh=true starts a new run"
+
+
+def _is_unplanned(run_dir: Path) -> bool:
+    """Whether a folder is empty, or holds only what a sweep leaves that died, or found no room, before its plan."""
+    own = (".aorta", "cells", "environments", "sidecars", "inline_environments.sidecar.json")
+    names = [entry.name for entry in run_dir.iterdir()]
+    if not names or names == [".aorta"]:
+        return True
+    ours = ".aorta" in names and all(name in own or name.startswith(".tmp-") for name in names)
+    return ours and not any(run_dir.glob("cells/*/*/trial_*.json"))
 
 
 def _succeed(plan: Plan, old: Plan) -> Plan:
@@ -259,9 +303,7 @@ def _continue(plan: Plan, run_dir: Path, old: Plan, state: Literal["continued", 
         request = read_request(layout.cell(cell.name))
         cells.append(replace(cell, request=request))
         notices += drift(cell.name, request, now_by_name.get(cell.name, {}))
-    notices.append(
-        "the values frozen when this run started are kept; refresh=true takes the new ones, fresh=true starts a new run"
-    )
+    notices.append(_KEPT)
     # What does not touch a trial's result (baseline, threshold, ticket) follows the recipe as it is now.
     frozen = replace(
         old, cells=tuple(cells), confound=plan.confound, recipe=plan.recipe, recipe_source=plan.recipe_source

@@ -233,3 +233,28 @@ def test_a_power_cut_that_spoils_a_record_and_snakemakes_notes_takes_one_start(
     assert re.search(r"^trial +1$", dry.stdout + dry.stderr, flags=re.MULTILINE)
     assert run(*arguments).code == 0
     assert json.loads(path.read_text())["verdict"] == "pass"
+
+
+@pytest.mark.parametrize("command", ["snakemake", "aorta"])
+def test_products_that_were_cut_short_are_made_again(workspace: Workspace, command: str) -> None:
+    """An empty page, or half a matrix.json or snapshot, is no product: the same command makes it again, once."""
+    recipe = two_cells(workspace)
+    arguments = {
+        "snakemake": ["--config", f"recipe={recipe}", "run_dir=mine"],
+        "aorta": ["sweep", "run", "--recipe", recipe, "--run-dir", "mine"],
+    }[command]
+    run = {"snakemake": workspace.snakemake, "aorta": workspace.aorta}[command]
+    assert run(*arguments).code == 0
+    mine = workspace.folder / "mine"
+    before = {path: path.read_bytes() for path in mine.glob("cells/*/*/trial_*.json")}
+    products = ["matrix.json", "matrix.md", "matrix.html", "perf.md", "recipe.resolved.yaml", "host_env.json"]
+    products.append("environments/local/env.json")
+    for name in products:
+        (mine / name).write_bytes(
+            (mine / name).read_bytes()[:300] if name.endswith(("matrix.json", "env.json")) else b""
+        )
+    assert run(*arguments).code == 0
+    assert all((mine / name).stat().st_size for name in products)
+    assert json.loads((mine / "matrix.json").read_text())["complete"] is True
+    assert json.loads((mine / "environments/local/env.json").read_text())["snapshot_captured"] is True
+    assert {path: path.read_bytes() for path in mine.glob("cells/*/*/trial_*.json")} == before

@@ -243,3 +243,50 @@ def test_a_damaged_trial_file_leaves_a_run_unfinished(compiled: Compile, tmp_pat
     run_dir = make_run(plan, tmp_path, finished=True)
     RunLayout(run_dir, plan.workload).trial("stacked", 4).write_bytes(content)
     assert not is_finished(run_dir, plan)
+
+
+def test_a_finished_named_run_keeps_the_frozen_registry_values(compiled: Compile, tmp_path: Path) -> None:
+    """A changed mitigation is named; recorded results are not replaced by those of another bundle."""
+    run_dir = make_run(compiled(), tmp_path, finished=True)
+    choice = choose(compiled(changed_registry()), tmp_path, run_dir=run_dir)
+    assert (choice.state, choice.plan.key) == ("finished", compiled().key)
+    assert "cell stacked: HSA_XNACK was '1' and is now '2' (mitigation:xnack)" in choice.notices
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_changed_recipe_keeps_the_frozen_values_of_its_unchanged_cells(
+    compiled: Compile, tmp_path: Path, finished: bool
+) -> None:
+    """More trials and a changed registry at once: the trials are added, with the bundle of the old ones."""
+    run_dir = make_run(compiled(), tmp_path, finished=finished)
+    more = replace(changed_registry(), trials=12)
+    choice = choose(compiled(more, resolved={"trials": 12}), tmp_path, run_dir=run_dir)
+    assert choice.plan.key == compiled(make_recipe(trials=12)).key
+    assert [cell.trials for cell in choice.plan.cells] == [12, 5, 12]
+    assert "cell stacked: HSA_XNACK was '1' and is now '2' (mitigation:xnack)" in choice.notices
+
+
+def test_a_changed_cell_takes_the_registry_as_it_is_now(compiled: Compile, tmp_path: Path) -> None:
+    """Its results are stale in any case."""
+    run_dir = make_run(compiled(), tmp_path, finished=True)
+    recipe = changed_registry()
+    cells = (recipe.cells[0], replace(recipe.cells[1], steps=10), recipe.cells[2])
+    choice = choose(compiled(replace(recipe, cells=cells), resolved={"steps": 10}), tmp_path, run_dir=run_dir)
+    stacked = choice.plan.cells[1].request
+    assert stacked is not None and stacked["env"]["HSA_XNACK"]["value"] == "2"
+
+
+def test_a_named_run_that_died_before_its_plan_is_begun_again(compiled: Compile, tmp_path: Path) -> None:
+    """Cells are written before the plan: a kill or a full disk in between leaves a folder that is still ours."""
+    plan = compiled()
+    run_dir = tmp_path / "mine"
+    materialise(choose(plan, tmp_path, run_dir=run_dir), exclusive=False)
+    (run_dir / ".aorta").mkdir(exist_ok=True)
+    (run_dir / "plan.json").unlink()
+    (run_dir / ".tmp-x").write_text("{")
+    assert choose(plan, tmp_path, run_dir=run_dir).state == "continued"
+    trial = RunLayout(run_dir, plan.workload).trial("stacked", 0)
+    trial.parent.mkdir(parents=True, exist_ok=True)
+    trial.write_text("{}")
+    with pytest.raises(RunDirError, match=r"holds no plan\.json"):
+        choose(plan, tmp_path, run_dir=run_dir)

@@ -49,7 +49,7 @@ def test_the_wheel_runs_a_sweep_in_an_empty_folder(wheel: Path, tmp_path: Path) 
         archive.extractall(installed)
     empty = tmp_path / "empty"
     empty.mkdir()
-    program = "from aorta.cli import main; import aorta; print(aorta.__file__); main(prog_name='aorta')"
+    program = "from aorta.cli import main; import aorta; print(aorta.__file__, flush=True); main(prog_name='aorta')"
     out = run(
         [sys.executable, "-c", program, "sweep", "run", "--recipe", "recipes/smoke/gpu-smoke.yaml"],
         empty,

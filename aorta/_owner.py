@@ -126,4 +126,4 @@ def state(owner: dict[str, Any], here: Place) -> str:
 
 def owner_text(owner: dict[str, Any] | None) -> str:
     """Returns an owner as a person reads it."""
-    return "its owner is not recorded" if owner is None else f"pid {owner['pid']} on host {owner['host']}"
+    return "a process that did not record itself" if owner is None else f"pid {owner['pid']} on host {owner['host']}"

@@ -115,7 +115,9 @@ def _schema_problem(record: Mapping[str, Any]) -> str | None:
     errors = sorted(validator.iter_errors(record), key=lambda error: (error.json_path, error.message))
     first = errors[0]
     where = first.json_path.removeprefix("$").removeprefix(".")
-    text = _shortened(f"{where}: {first.message}" if where else first.message)
+    # What the schema forbids, it forbids together with another field's value, which jsonschema does not name.
+    message = f"{first.instance!r} contradicts the rest of the record" if first.validator == "not" else first.message
+    text = _shortened(f"{where}: {message}" if where else message)
     return text if len(errors) == 1 else f"{text} (and {len(errors) - 1} more)"
 
 

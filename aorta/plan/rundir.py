@@ -12,6 +12,7 @@ from aorta._jsonio import both_ends, read_json, write_json_atomic
 from aorta.plan.current import CellFiles
 from aorta.plan.model import Plan, PlanFileError
 from aorta.plan.paths import RunLayout, safe_name, ticket_folder
+from aorta.plan.recover import cells_match, frozen_cells, is_lost
 
 _MATRIX_HEAD = 65536
 """Far more than what stands before ``complete`` in a matrix."""
@@ -134,10 +135,24 @@ def choose_run(
         for directory, old in same:
             if not is_finished(directory, old):
                 return _continue(plan, directory, old, "continued")
+        lost = [directory for directory in _folders(parent) if is_lost(directory)]
+        for directory in reversed(lost):
+            if cells_match(plan, directory) and not is_finished(directory, plan):
+                return RunChoice(run_dir=directory, state="continued", plan=plan, notices=(_rewritten(directory),))
         for directory, old in same:
             if reuse_finished and old.key == plan.key:
                 return _continue(plan, directory, old, "finished")
+        notices = [
+            f"{directory}: plan.json is missing or cut short, and its cells are not those that are asked for now; "
+            "its trials are left alone"
+            for directory in lost
+        ]
+        return RunChoice(run_dir=new_name(parent, now), state="new", plan=plan, notices=tuple(notices))
     return RunChoice(run_dir=new_name(parent, now), state="new", plan=plan)
+
+
+def _rewritten(run_dir: Path) -> str:
+    return f"{run_dir}: plan.json was missing or cut short; it is written anew from the recipe, and the trials are kept"
 
 
 def materialise(choice: RunChoice, *, exclusive: bool) -> None:
@@ -180,15 +195,19 @@ def _write_if_changed(path: Path, value: Mapping[str, Any]) -> None:
     write_json_atomic(path, value)
 
 
-def _runs(parent: Path) -> Iterator[tuple[Path, Plan]]:
-    """Yields the readable runs below one workload's folder; others are left alone."""
+def _folders(parent: Path) -> list[Path]:
+    """Returns what lies in one workload's folder, oldest name first."""
     try:
-        names = sorted(entry.name for entry in parent.iterdir())
+        return sorted(parent.iterdir())
     except OSError:
-        return
-    for name in names:
+        return []
+
+
+def _runs(parent: Path) -> Iterator[tuple[Path, Plan]]:
+    """Yields the readable runs below one workload's folder."""
+    for directory in _folders(parent):
         try:
-            yield parent / name, read_plan(parent / name)
+            yield directory, read_plan(directory)
         except PlanFileError:
             continue
 
@@ -218,6 +237,12 @@ def _named_run(plan: Plan, run_dir: Path, refresh: bool) -> RunChoice:
     _check_path("run_dir", run_dir)
     if not run_dir.exists():
         return RunChoice(run_dir=run_dir, state="new", plan=plan)
+    if is_lost(run_dir):
+        earlier = frozen_cells(plan, run_dir)
+        found_workloads = {request.get("workload") for request in earlier.values()}
+        if earlier and found_workloads == {plan.workload}:
+            plan, notices = (plan, []) if refresh else _keep_frozen_cells(plan, earlier)
+            return RunChoice(run_dir=run_dir, state="continued", plan=plan, notices=(_rewritten(run_dir), *notices))
     if not (run_dir / "plan.json").exists():
         if not _is_unplanned(run_dir):
             raise RunDirError(
@@ -229,30 +254,31 @@ def _named_run(plan: Plan, run_dir: Path, refresh: bool) -> RunChoice:
         raise RunDirError(f"run_dir: {run_dir} holds a run of workload {old.workload!r}, not {plan.workload!r}")
     if not refresh and old.recipe_key == plan.recipe_key:
         return _continue(plan, run_dir, old, "finished" if is_finished(run_dir, old) else "continued")
-    notices: list[str] = []
+    notices = []
     if not refresh:
-        plan, notices = _keep_frozen_cells(plan, run_dir, old)
+        layout, now = RunLayout(run_dir, old.workload), {cell.name: cell.fingerprint for cell in plan.cells}
+        changed = [cell.name for cell in old.cells if now.get(cell.name, cell.fingerprint) != cell.fingerprint]
+        plan, notices = _keep_frozen_cells(plan, {name: read_request(layout.cell(name)) for name in changed})
     return RunChoice(run_dir=run_dir, state="continued", plan=_succeed(plan, old), notices=tuple(notices))
 
 
-def _keep_frozen_cells(plan: Plan, run_dir: Path, old: Plan) -> tuple[Plan, list[str]]:
+def _keep_frozen_cells(plan: Plan, frozen: Mapping[str, Mapping[str, Any]]) -> tuple[Plan, list[str]]:
     """Returns a changed recipe's plan with the frozen values of the cells that ask for what they asked before.
 
     Only the registry can have changed such a cell; taking its present values would replace recorded results.
+
+    Args:
+        plan: The plan as it would be now.
+        frozen: The requests of earlier cells by name, at least of those whose fingerprint has changed.
     """
-    layout = RunLayout(run_dir, old.workload)
-    earlier = {cell.name: cell for cell in old.cells}
     cells = []
     notices = []
     for cell in plan.cells:
-        before, now = earlier.get(cell.name), cell.request or {}
-        frozen: dict[str, Any] = {}
-        if before is not None and before.fingerprint != cell.fingerprint:
-            frozen = read_request(layout.cell(cell.name))
-        if frozen and _asked(frozen) == _asked(now):
-            notices += drift(cell.name, frozen, now)
-            kept = {name: frozen[name] for name in ("env", "environment", "isolation", "launch", "fingerprint")}
-            cells.append(replace(cell, fingerprint=frozen["fingerprint"], request={**now, **kept}))
+        before, now = frozen.get(cell.name, {}), cell.request or {}
+        if before and before.get("fingerprint") != cell.fingerprint and _asked(before) == _asked(now):
+            notices += drift(cell.name, before, now)
+            kept = {name: before[name] for name in ("env", "environment", "isolation", "launch", "fingerprint")}
+            cells.append(replace(cell, fingerprint=before["fingerprint"], request={**now, **kept}))
         else:
             cells.append(cell)
     return replace(plan, cells=tuple(cells)), [*notices, _KEPT] if notices else []

@@ -14,6 +14,7 @@ import contextlib
 import json
 import os
 import signal
+import stat
 import time
 
 from aorta import _owner
@@ -82,13 +83,25 @@ def find(folder: str, trial: int | None = None) -> list[Found]:
             continue
         if trial is None or number == f"t{trial}":
             path = os.path.join(folder, name)
-            # Opened, not only looked at: a network file system's client then asks the server.
-            with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
-                status = os.fstat(file.fileno())
-                owner = _owner.parse_owner(file.read(65536))
+            with contextlib.suppress(FileNotFoundError):
+                data, status = _look(path)
                 moved = (status.st_ino, status.st_mtime_ns, status.st_size)
-                found.append(Found(path, int(number[1:]), int(generation), owner, moved))
+                found.append(Found(path, int(number[1:]), int(generation), _owner.parse_owner(data), moved))
     return sorted(found, key=lambda claim: (claim.trial, claim.generation))
+
+
+def _look(path: str) -> tuple[bytes, os.stat_result]:
+    """Reads a claim; what is no plain file holds nothing, and is in nobody's way.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    status = os.lstat(path)
+    if not stat.S_ISREG(status.st_mode):
+        return b"", status
+    # Opened, not only looked at: a network file system's client then asks the server.
+    with open(path, "rb") as file:
+        return file.read(65536), os.fstat(file.fileno())
 
 
 def _is_number(text: str) -> bool:
@@ -202,6 +215,9 @@ class Claim:
         for claim in dead:
             if claim.owner is not None:
                 self._end_what_is_left(claim.owner)
+        # Of several, only the last held the trial; those before it were named when it took over.
+        for claim in dead[-1:]:
+            if claim.owner is not None:
                 notify(f"taking over from {_owner.owner_text(claim.owner)}, which died without a record")
         return True
 

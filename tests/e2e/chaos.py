@@ -279,6 +279,9 @@ class Chaos:
                 path.write_bytes(data[:cut])
         for path in self.run_dir.glob("matrix.json"):
             path.write_bytes(path.read_bytes()[: self.random.randrange(50)])
+        if records and self.random.random() < 0.5:
+            path = self.run_dir / "plan.json"
+            path.write_bytes(path.read_bytes()[: self.random.randrange(50)])
         for name in ("0.input.lock", "0.output.lock"):
             locks = self.folder / ".snakemake" / "locks"
             locks.mkdir(parents=True, exist_ok=True)

@@ -88,6 +88,14 @@ def test_a_file_that_does_not_count_is_missing_and_named(run: RunLayout, data: b
     assert cell_of(matrix, "base")["trials_present"] == 4
 
 
+def test_a_record_that_contradicts_itself_is_told_so(run: RunLayout) -> None:
+    """In words, not in the schema's own."""
+    run.trial("other", 2).write_bytes(changed(verdict="fail"))
+    (warning,) = build_matrix(run.run_dir)["warnings"]
+    assert "contradicts the rest of the record" in str(warning["message"])
+    assert "should not be valid" not in str(warning["message"])
+
+
 def test_a_named_pipe_is_not_waited_for(run: RunLayout) -> None:
     """Opening it would block for ever."""
     run.trial("other", 2).unlink()

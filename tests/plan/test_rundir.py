@@ -285,8 +285,73 @@ def test_a_named_run_that_died_before_its_plan_is_begun_again(compiled: Compile,
     (run_dir / "plan.json").unlink()
     (run_dir / ".tmp-x").write_text("{")
     assert choose(plan, tmp_path, run_dir=run_dir).state == "continued"
+    for path in (run_dir / "cells").glob("*/cell.json"):
+        path.unlink()
     trial = RunLayout(run_dir, plan.workload).trial("stacked", 0)
     trial.parent.mkdir(parents=True, exist_ok=True)
     trial.write_text("{}")
     with pytest.raises(RunDirError, match=r"holds no plan\.json"):
         choose(plan, tmp_path, run_dir=run_dir)
+
+
+def lose_plan(run_dir: Path, content: bytes | None) -> None:
+    """What a power cut does to plan.json; the engine's own folder is there in every run that began."""
+    (run_dir / ".aorta").mkdir()
+    (run_dir / "plan.json").unlink()
+    if content is not None:
+        (run_dir / "plan.json").write_bytes(content)
+
+
+LOST = [None, b"", b'{"schema_version": 1', b"\0" * 300]
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("content", LOST)
+def test_a_run_that_lost_its_plan_is_continued(
+    compiled: Compile, tmp_path: Path, content: bytes | None, named: bool
+) -> None:
+    """Its cells' own files say that it is the same plan; the trials are kept, and a notice says what happened."""
+    plan = compiled()
+    run_dir = make_run(plan, tmp_path, finished=True)
+    RunLayout(run_dir, plan.workload).matrix_json.unlink()
+    lose_plan(run_dir, content)
+    choice = choose(plan, tmp_path, run_dir=run_dir if named else None)
+    assert (choice.run_dir, choice.state, choice.plan.key) == (run_dir, "continued", plan.key)
+    assert any("written anew" in notice for notice in choice.notices)
+    materialise(choice, exclusive=False)
+    assert read_plan(run_dir).key == plan.key
+
+
+def test_a_lost_plan_of_other_trials_is_left_alone_by_name(compiled: Compile, tmp_path: Path) -> None:
+    """Another recipe begins a run of its own, and says which one it did not touch."""
+    run_dir = make_run(compiled(), tmp_path, finished=True)
+    lose_plan(run_dir, b"")
+    choice = choose(compiled(make_recipe(trials=9), resolved={"trials": 9}), tmp_path)
+    assert choice.state == "new"
+    assert [notice for notice in choice.notices if str(run_dir) in notice and "left alone" in notice]
+
+
+def test_a_plan_of_another_version_is_not_lost(compiled: Compile, tmp_path: Path) -> None:
+    """What a newer release wrote is refused by name, not replaced."""
+    run_dir = make_run(compiled(), tmp_path, finished=True)
+    lose_plan(run_dir, b'{"schema_version": 99}')
+    with pytest.raises(PlanFileError, match="version"):
+        choose(compiled(), tmp_path, run_dir=run_dir)
+    assert choose(compiled(), tmp_path).state == "new"
+
+
+def test_a_named_run_that_lost_its_plan_keeps_frozen_values(compiled: Compile, tmp_path: Path) -> None:
+    """The cells' files hold what the registry said when the trials ran."""
+    run_dir = make_run(compiled(), tmp_path, finished=True)
+    lose_plan(run_dir, b"")
+    choice = choose(compiled(changed_registry()), tmp_path, run_dir=run_dir)
+    assert choice.plan.key == compiled().key
+    assert "cell stacked: HSA_XNACK was '1' and is now '2' (mitigation:xnack)" in choice.notices
+
+
+def test_a_lost_plan_of_another_workload_is_refused(compiled: Compile, tmp_path: Path) -> None:
+    """A named folder with another workload's trials is not taken over."""
+    run_dir = make_run(compiled(make_recipe(workload="other")), tmp_path, finished=True)
+    lose_plan(run_dir, None)
+    with pytest.raises(RunDirError, match=r"holds no plan\.json"):
+        choose(compiled(), tmp_path, run_dir=run_dir)

@@ -146,6 +146,36 @@ def test_what_a_power_cut_leaves_of_a_claim_holds_nothing(
     assert desk.files == []
 
 
+@pytest.mark.parametrize("kind", ["folder", "dangling link"])
+def test_what_is_no_file_holds_no_claim(desk: Desk, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder or a link to nowhere under a claim's name must not keep the trial from running for ever."""
+    monkeypatch.setattr(_owner, "WAIT_SEC", 0.05)
+    path = desk.leave("t0.8", "")
+    path.unlink()
+    if kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to("nowhere")
+    held = desk.claim()
+    assert desk.acquire(held, wait_in_earnest)
+    held.release()
+    again = desk.claim()
+    assert desk.acquire(again, wait_in_earnest)
+    again.release()
+    assert desk.files == []
+
+
+def test_a_takeover_names_only_the_last_owner(desk: Desk) -> None:
+    """Owners before the last were named when it took over from them."""
+    last = dead_owner()
+    desk.leave("t0.1", dead_owner())
+    desk.leave("t0.2", last)
+    held = desk.claim()
+    assert desk.acquire(held)
+    assert desk.said == [f"taking over from pid {last['pid']} on host {HERE.host}, which died without a record"]
+    held.release()
+
+
 def test_another_hosts_silent_claim_is_taken_over_after_its_lease(desk: Desk) -> None:
     """Who cannot look at the owner watches its heartbeat, and takes over when there is none for a whole lease."""
     desk.leave("t0.1", _owner.describe_self(ELSEWHERE))

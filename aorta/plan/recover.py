@@ -11,11 +11,11 @@ from aorta.plan.paths import RunLayout
 
 
 def is_lost(run_dir: Path) -> bool:
-    """Whether a folder is a run with trial records whose ``plan.json`` is missing, or no JSON.
+    """Whether a folder is a run whose ``plan.json`` is missing, or no JSON.
 
     A plan of another version, or one that somebody edited, is not lost.
     """
-    if not (run_dir / ".aorta").is_dir() or not any(run_dir.glob("cells/*/*/trial_*.json")):
+    if not (run_dir / ".aorta").is_dir():
         return False
     try:
         read_json(run_dir / "plan.json")
@@ -26,6 +26,11 @@ def is_lost(run_dir: Path) -> bool:
     except ValueError:
         return True
     return False
+
+
+def has_trials(run_dir: Path) -> bool:
+    """Whether a folder holds any trial's file."""
+    return any(run_dir.glob("cells/*/*/trial_*.json"))
 
 
 def frozen_cells(plan: Plan, run_dir: Path) -> dict[str, dict[str, Any]]:

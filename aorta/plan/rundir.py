@@ -12,7 +12,7 @@ from aorta._jsonio import both_ends, read_json, write_json_atomic
 from aorta.plan.current import CellFiles
 from aorta.plan.model import Plan, PlanFileError
 from aorta.plan.paths import RunLayout, safe_name, ticket_folder
-from aorta.plan.recover import cells_match, frozen_cells, is_lost
+from aorta.plan.recover import cells_match, frozen_cells, has_trials, is_lost
 
 _MATRIX_HEAD = 65536
 """Far more than what stands before ``complete`` in a matrix."""
@@ -146,6 +146,7 @@ def choose_run(
             f"{directory}: plan.json is missing or cut short, and its cells are not those that are asked for now; "
             "its trials are left alone"
             for directory in lost
+            if has_trials(directory)
         ]
         return RunChoice(run_dir=new_name(parent, now), state="new", plan=plan, notices=tuple(notices))
     return RunChoice(run_dir=new_name(parent, now), state="new", plan=plan)
@@ -237,16 +238,16 @@ def _named_run(plan: Plan, run_dir: Path, refresh: bool) -> RunChoice:
     _check_path("run_dir", run_dir)
     if not run_dir.exists():
         return RunChoice(run_dir=run_dir, state="new", plan=plan)
-    if is_lost(run_dir):
-        earlier = frozen_cells(plan, run_dir)
-        found_workloads = {request.get("workload") for request in earlier.values()}
-        if earlier and found_workloads == {plan.workload}:
-            plan, notices = (plan, []) if refresh else _keep_frozen_cells(plan, earlier)
-            return RunChoice(run_dir=run_dir, state="continued", plan=plan, notices=(_rewritten(run_dir), *notices))
-    if not (run_dir / "plan.json").exists():
+    lost = is_lost(run_dir)
+    earlier = frozen_cells(plan, run_dir) if lost else {}
+    if earlier and {request.get("workload") for request in earlier.values()} == {plan.workload}:
+        plan, notices = (plan, []) if refresh else _keep_frozen_cells(plan, earlier)
+        return RunChoice(run_dir=run_dir, state="continued", plan=plan, notices=(_rewritten(run_dir), *notices))
+    if lost or not (run_dir / "plan.json").exists():
         if not _is_unplanned(run_dir):
             raise RunDirError(
-                f"run_dir: {run_dir} is not empty and holds no plan.json; name a run directory or a new one"
+                f"run_dir: {run_dir} is not empty and holds no plan.json that can be read; "
+                "name a run directory or a new one"
             )
         return RunChoice(run_dir=run_dir, state="continued", plan=plan)
     old = read_plan(run_dir)
@@ -296,12 +297,12 @@ _KEPT = "the values frozen when this run started are kept; refresh=true takes th
 
 def _is_unplanned(run_dir: Path) -> bool:
     """Whether a folder is empty, or holds only what a sweep leaves that died, or found no room, before its plan."""
-    own = (".aorta", "cells", "environments", "sidecars", "inline_environments.sidecar.json")
+    own = (".aorta", "cells", "environments", "sidecars", "inline_environments.sidecar.json", "plan.json")
     names = [entry.name for entry in run_dir.iterdir()]
     if not names or names == [".aorta"]:
         return True
     ours = ".aorta" in names and all(name in own or name.startswith(".tmp-") for name in names)
-    return ours and not any(run_dir.glob("cells/*/*/trial_*.json"))
+    return ours and not has_trials(run_dir)
 
 
 def _succeed(plan: Plan, old: Plan) -> Plan:

@@ -272,7 +272,7 @@ class Chaos:
         records = sorted(self.run_dir.glob("cells/*/known/trial_*.json"))
         for path in self.random.sample(records, min(2, len(records))):
             data = path.read_bytes()
-            cut = self.random.choice([None, 0, self.random.randrange(len(data))])
+            cut = self.random.choice([None, 0, self.random.randrange(len(data) or 1)])
             if cut is None:
                 path.unlink()
             else:
@@ -280,8 +280,11 @@ class Chaos:
         for path in self.run_dir.glob("matrix.json"):
             path.write_bytes(path.read_bytes()[: self.random.randrange(50)])
         if records and self.random.random() < 0.5:
-            path = self.run_dir / "plan.json"
-            path.write_bytes(path.read_bytes()[: self.random.randrange(50)])
+            cells = sorted(self.run_dir.glob("cells/*/cell.json"))
+            for path in self.random.choice(
+                [[self.run_dir / "plan.json"], [self.run_dir / "plan.json", cells[0]], cells]
+            ):
+                path.write_bytes(path.read_bytes()[: self.random.randrange(50)])
         for name in ("0.input.lock", "0.output.lock"):
             locks = self.folder / ".snakemake" / "locks"
             locks.mkdir(parents=True, exist_ok=True)

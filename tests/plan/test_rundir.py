@@ -290,7 +290,7 @@ def test_a_named_run_that_died_before_its_plan_is_begun_again(compiled: Compile,
     trial = RunLayout(run_dir, plan.workload).trial("stacked", 0)
     trial.parent.mkdir(parents=True, exist_ok=True)
     trial.write_text("{}")
-    with pytest.raises(RunDirError, match=r"holds no plan\.json"):
+    with pytest.raises(RunDirError, match=r"holds no plan\.json that can be read"):
         choose(plan, tmp_path, run_dir=run_dir)
 
 
@@ -320,6 +320,21 @@ def test_a_run_that_lost_its_plan_is_continued(
     assert any("written anew" in notice for notice in choice.notices)
     materialise(choice, exclusive=False)
     assert read_plan(run_dir).key == plan.key
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_run_that_lost_its_plan_and_every_trial_is_begun_again(
+    compiled: Compile, tmp_path: Path, named: bool
+) -> None:
+    """The harder power cut: nothing was recorded, and the same command still works."""
+    plan = compiled()
+    run_dir = make_run(plan, tmp_path, finished=False)
+    lose_plan(run_dir, b"")
+    for path in (run_dir / "cells").glob("*/cell.json"):
+        path.write_bytes(b"")
+    choice = choose(plan, tmp_path, run_dir=run_dir if named else None)
+    assert choice.state == ("continued" if named else "new")
+    assert choice.notices == ()
 
 
 def test_a_lost_plan_of_other_trials_is_left_alone_by_name(compiled: Compile, tmp_path: Path) -> None:
@@ -353,5 +368,5 @@ def test_a_lost_plan_of_another_workload_is_refused(compiled: Compile, tmp_path:
     """A named folder with another workload's trials is not taken over."""
     run_dir = make_run(compiled(make_recipe(workload="other")), tmp_path, finished=True)
     lose_plan(run_dir, None)
-    with pytest.raises(RunDirError, match=r"holds no plan\.json"):
+    with pytest.raises(RunDirError, match=r"holds no plan\.json that can be read"):
         choose(compiled(), tmp_path, run_dir=run_dir)

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,27 @@ def test_of_two_at_once_one_runs_and_the_other_is_refused(workspace: Workspace, 
     assert f"on host {os.uname().nodename}" in refused and "is in use by another sweep (pid " in refused
     assert "Traceback" not in refused
     assert (workspace.matrix()["complete"], len(log_of(workspace))) == (True, 2)
+
+
+def test_two_recipes_share_one_device(tmp_path: Path) -> None:
+    """Two sweeps of different recipes on one host at once: both complete, and no two trials ever overlap."""
+    desks = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        desk = Workspace(tmp_path / name)
+        desk.environment |= {"AORTA_LOCK_DIR": str(tmp_path / "locks"), "KNOWN_SECONDS": "0.3"}
+        desk.recipe([{"name": name}], workload="known", steps=1, trials=4)
+        desks.append(desk)
+    words = ("aorta", "sweep", "run", "--recipe", "recipe.yaml", "--devices", "1")
+    with started(desks[0], *words) as one, started(desks[1], *words) as two:
+        said = [process.communicate(timeout=240)[0] for process in (one, two)]
+    assert (one.returncode, two.returncode) == (0, 0), said
+    trials = sorted(
+        (trial["started_at"], trial["ended_at"], trial["cell"]) for desk in desks for trial in desk.trials()
+    )
+    assert len(trials) == 8
+    assert all(before[1] <= after[0] for before, after in pairwise(trials)), trials
+    assert {trial[2] for trial in trials[:5]} == {"one", "two"}, "one sweep waited for all of the other's trials"
 
 
 def test_status_and_report_work_while_the_sweep_runs(workspace: Workspace) -> None:

@@ -22,6 +22,8 @@ _WORKLOADS = (
     ("training", "aorta.workloads.training", "TrainingConfig", "TrainingWorkload"),
     ("inference", "aorta.workloads.inference", "InferenceConfig", "InferenceWorkload"),
     ("llm_determinism", "aorta.workloads.llm_determinism", "LlmDeterminismConfig", "LlmDeterminismWorkload"),
+    ("hrx", "aorta.workloads.hrx", "HrxConfig", "HrxWorkload"),
+    ("hrx_perf", "aorta.workloads.hrx_perf", "HrxPerfConfig", "HrxPerfWorkload"),
     ("race", "aorta.workloads.race", "ReproducerConfig", "RaceWorkload"),
 )
 

@@ -5,16 +5,21 @@ Standard library only: a trial's supervisor imports this.
 
 from __future__ import annotations
 
+import os
+import re
 import signal
 import time
 
 from aorta.probe.detectors import DETECTORS, TIERS
+from aorta.probe.signatures import RANK_PREFIX, Scan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any, Literal
 
     from aorta.probe.observe import Observation
+    from aorta.probe.patterns import Search, StepTimes
     from aorta.probe.settings import ProbeSettings
 
     Verdict = Literal["fail", "error", "pass"]
@@ -22,6 +27,15 @@ if TYPE_CHECKING:
 _SIGNALS = {"sigsegv": signal.SIGSEGV, "sigabrt": signal.SIGABRT, "sigbus": signal.SIGBUS}
 _NOT_STARTED = (126, 127)
 """What shells, env, nohup and timeout end with when they cannot start what they were given."""
+
+_AFTER_BYTES = 1 << 18
+_AFTER_LINES = 3
+"""Lines that may follow a traceback that ended its program: a launcher's last words, a shell's echo."""
+
+_WENT_ON_SEC = 2.0
+_LOG_RECORD = re.compile(r"\b(?:ERROR|WARN|WARNING|CRITICAL|EXCEPTION|INFO|DEBUG)\b|\bException in thread\b")
+# PyTorch's advice below an error of a device belongs to the error's own text.
+_ADVICE = re.compile(r"(?:HIP|CUDA) kernel errors might|For debugging consider|Compile with|Device-side assert")
 
 
 class Classification:
@@ -91,11 +105,11 @@ def classify(observation: Observation, settings: ProbeSettings) -> Classificatio
         settings: Which detectors there are.
     """
     result = Classification()
-    for tier, judge in (("tier1", _judge_end), ("tier2", _judge_hang), ("tier3", _judge_host)):
-        if settings.tier_is_on(tier):
-            started = time.perf_counter()
-            judge(observation, settings, result)
-            result.tier_durations_ms[tier] = (time.perf_counter() - started) * 1000
+    judges = (_judge_end, _judge_hang, _judge_host, _judge_logs, _judge_patterns)
+    for tier, judge in zip(TIERS, judges, strict=True):
+        started = time.perf_counter()
+        judge(observation, settings, result)
+        result.tier_durations_ms[tier] = (time.perf_counter() - started) * 1000
     for tier, spent in observation.durations_ms.items():
         result.tier_durations_ms[tier] += spent
     if observation.unavailable:
@@ -150,3 +164,135 @@ def _judge_host(observation: Observation, settings: ProbeSettings, result: Class
         result.fire("vram_growth", {"growth_mib": growth, "limit_mib": limit})
     if observation.throttled and settings.is_on("thermal_throttle"):
         result.fire("thermal_throttle", observation.throttled)
+
+
+def _logs(observation: Observation) -> dict[str, tuple[str, int | None]]:
+    """Returns of each log its path and how many bytes count."""
+    paths = {"stdout": observation.stdout_path, "stderr": observation.stderr_path}
+    return {name: (path, observation.log_bytes.get(name)) for name, path in paths.items()}
+
+
+def _judge_logs(observation: Observation, settings: ProbeSettings, result: Classification) -> None:
+    """Tier 4: what its logs say; and which signals of tier 1 a launcher reports there."""
+    wanted = [name for name, (tier, _) in DETECTORS.items() if tier == "tier4" and settings.is_on(name)]
+    if not wanted and not settings.tier_is_on("tier1"):
+        return
+    scan = Scan(wanted)
+    for name, (path, size) in _logs(observation).items():
+        scan.read(name, path, size)
+    for name in wanted:
+        if name in scan.sightings:
+            effect = None
+            if name == "python_traceback" and not _ended_by_traceback(observation, scan):
+                effect = "warn"
+            result.fire(name, scan.sightings[name].to_json(), effect)
+    # torchrun and scripts end with 1 when a process of theirs died of a signal, and say which.
+    if observation.exit_code and not observation.was_cut:
+        for name, signum in _SIGNALS.items():
+            if signum in scan.signals and settings.is_on(name) and name not in result.capture:
+                result.fire(name, scan.signals[signum].to_json())
+        if scan.core_dumped is not None and settings.is_on("coredump") and "coredump" not in result.capture:
+            result.fire("coredump", scan.core_dumped.to_json())
+
+
+def _ended_by_traceback(observation: Observation, scan: Scan) -> bool:
+    """Tells whether a traceback is an error that nobody handled.
+
+    It is one if the command failed. In a command that ended with 0 (a script may lose its program's exit code, with
+    ``|| true`` or ``| tee``), or that was ended, it is one if it is the last thing in its log, no log record announced
+    it, and the other log did not go on.
+    """
+    if observation.exit_code and not observation.was_cut:
+        return True
+    logs = _logs(observation)
+    for name, traceback in scan.tracebacks.items():
+        if _LOG_RECORD.search(traceback.before):
+            continue
+        path, size = logs[name]
+        other = logs["stderr" if name == "stdout" else "stdout"][0]
+        if not observation.was_cut and _written_at(other) > _written_at(path) + _WENT_ON_SEC:
+            continue
+        if _is_last(path, size, traceback.offset):
+            return True
+    return False
+
+
+def _written_at(path: str) -> float:
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return 0.0
+
+
+def _is_last(path: str, size: int | None, offset: int) -> bool:
+    """Tells whether no more than a few lines follow the traceback that begins at an offset."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(offset)
+            data = file.read(_AFTER_BYTES if size is None else min(_AFTER_BYTES, max(0, size - offset)))
+            whole = size is None or size - offset <= _AFTER_BYTES
+            if not whole or (size is None and file.read(1)):
+                return False
+    except OSError:
+        return False
+    lines = [re.sub(rf"^{RANK_PREFIX}", "", line) for line in data.decode("utf-8", "replace").splitlines()[1:]]
+    # The traceback's own lines are indented; the first that is not is the exception.
+    at = next(
+        (index for index, line in enumerate(lines) if line and not line[0].isspace() and line[0] not in "+|"), None
+    )
+    if at is None:
+        return True
+    after = [line for line in lines[at + 1 :] if line.strip() and not _ADVICE.search(line)]
+    return len(after) <= _AFTER_LINES
+
+
+def _judge_patterns(observation: Observation, settings: ProbeSettings, result: Classification) -> None:
+    """Tier 5: the recipe's own patterns, and step times, which are found in the same reading."""
+    wanted = [pattern for pattern in settings.custom_patterns if settings.is_on(pattern.id)]
+    if not wanted and settings.step_time_regex is None:
+        return
+    from aorta.probe.patterns import Search, StepTimes, search_logs
+
+    values = {
+        "exit_code": observation.exit_code,
+        "walltime_sec": observation.walltime_sec,
+        "peak_vram_mib": observation.peak_vram_mib,
+    }
+    searches = [Search(pattern) for pattern in wanted]
+    steps = None if settings.step_time_regex is None else StepTimes(settings.step_time_regex)
+    on_lines: list[Search | StepTimes] = [search for search in searches if search.regex is not None]
+    if steps is not None:
+        on_lines.append(steps)
+    if on_lines:
+        search_logs(on_lines, _logs(observation), values)
+    for search in searches:
+        _judge_pattern(search, observation, values, result)
+    if steps is not None:
+        result.step_times_ms = steps.times_ms
+        if steps.dropped or steps.given_up:
+            result.capture["step_times"] = {"dropped": steps.dropped, "given_up": steps.given_up}
+
+
+def _came_to_its_end(observation: Observation) -> bool:
+    """Tells whether what a command did not print means anything: it was started, and ended by itself."""
+    started = observation.exec_error is None and observation.exit_code not in _NOT_STARTED
+    return started and not observation.was_cut
+
+
+def _judge_pattern(search: Search, observation: Observation, values: Mapping[str, Any], result: Classification) -> None:
+    pattern = search.pattern
+    if search.regex is None:
+        assert search.condition is not None
+        holds = search.condition.holds(values)
+        seen: dict[str, Any] = {"condition": pattern.condition}
+    else:
+        holds = search.match is not None
+        seen = search.match.to_json() if search.match is not None else {}
+    if holds:
+        result.fire(pattern.id, seen, pattern.on_match)
+    elif search.given_up is not None:
+        # A check that was asked for and not made is no pass.
+        asked = pattern.required_for_pass or pattern.on_match == "fail"
+        result.fire(pattern.id, {"given_up": search.given_up}, "error" if asked else "warn")
+    elif pattern.required_for_pass and _came_to_its_end(observation):
+        result.fire(pattern.id, {"missing": "required for a pass, and not found"}, "fail")

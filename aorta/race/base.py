@@ -1,14 +1,12 @@
 """What the communication patterns share: the context of a trial, collectives, the parts that two or more modes have.
 
-Imports torch; import this module from ``setup()`` or ``run()``. Shape suffixes: N elements, S buffer sets, P phases,
-R rows.
+Imports torch; import this module from ``setup()`` or ``run()``. Shape suffix: N elements.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -19,10 +17,10 @@ from aorta.race.config import EffectiveSizes, ReproducerConfig
 from aorta.race.golden import Golden
 from aorta.race.lanes import Lanes, Point
 from aorta.race.optimizers import CheckedOptimizer
-from aorta.race.patterns import MovedPattern, message_keys
-from aorta.race.verify import Expected, Verifier
+from aorta.race.patterns import MovedPattern
+from aorta.race.verify import Verifier
 
-# Numbers of the kinds of buffer in message_keys().
+# Numbers of the kinds of buffer in MovedPattern.
 STREAM_H2D, STREAM_ALL_TO_ALL, STREAM_ALL_GATHER = range(3)
 _HOST_TENSORS = 3
 
@@ -65,10 +63,6 @@ class RaceContext:
         return torch.full(shape, -1, dtype={2: torch.int16, 4: torch.int32}[dtype.itemsize], device=self.device).view(
             dtype
         )
-
-    def ranks(self) -> torch.Tensor:
-        """Returns the ranks' numbers as a column."""
-        return torch.arange(self.world_size).view(-1, 1)
 
 
 class Collective:
@@ -118,19 +112,19 @@ class HostCopies:
         c = self._context = context
         s = c.settings
         size = s.h2d_tensor_size
-        cpu = torch.device("cpu")
-        pattern = MovedPattern(size, c.dtype, cpu)
+        pattern = MovedPattern(size, c.dtype, torch.device("cpu"), stream=STREAM_H2D)
         pinned = s.pin_memory and c.device.type == "cuda"
-        phases = torch.arange(_HOST_TENSORS)
-        keys = message_keys(c.dtype, cpu, stream=STREAM_H2D, phase=phases, source=c.rank)
         self._host_N = []
-        for key in keys:
+        for turn in range(_HOST_TENSORS):
             host_N = torch.empty(size, dtype=c.dtype, pin_memory=pinned)
-            pattern.write(host_N, key)
+            host_N.copy_(pattern.message(phase=turn, source=c.rank))
             self._host_N.append(host_N)
-        # What a copy must have delivered is written on the device, from a base that reached it in setup().
-        self._pattern = MovedPattern(size, c.dtype, c.device)
-        self._keys_P = keys.to(c.device)
+        # What a copy must have delivered. On the CPU the host tensor is at hand; elsewhere fetching it would be another
+        # copy of the kind under test, so it is on the device from setup() on.
+        self._expected_N = self._host_N
+        if c.device.type != "cpu":
+            on_device = MovedPattern(size, c.dtype, c.device, stream=STREAM_H2D)
+            self._expected_N = [on_device.message(phase=turn, source=c.rank) for turn in range(_HOST_TENSORS)]
         sets = 2 if s.h2d_prefetch or not s.reuse_buffers else 1
         self._device_N = [c.empty(size) for _ in range(sets)]
         self._free: list[Point] = [None] * sets
@@ -150,11 +144,7 @@ class HostCopies:
     def check(self, tick: int) -> None:
         """Compares the copy on the device and gives its buffer free."""
         slot = tick % len(self._device_N)
-        turn = tick % _HOST_TENSORS
-        # On the CPU the host tensor is at hand; elsewhere fetching it would be another copy of the kind under test.
-        on_host = self._context.device.type == "cpu"
-        expected: Expected = self._host_N[turn] if on_host else partial(self._pattern.write, key_R1=self._keys_P[turn])
-        self._context.verifier.check(["h2d"], self._device_N[slot], expected)
+        self._context.verifier.check(["h2d"], self._device_N[slot], self._expected_N[tick % _HOST_TENSORS])
         self._free[slot] = self._context.lanes.reached("compute")
 
     def _copy(self, tick: int) -> None:
@@ -178,10 +168,9 @@ class LocalLayers:
         uses_weights = s.simulate_compute and s.compute_type == "transformer"
         self._weights = [context.empty(0)] * s.layers
         if uses_weights:
-            pattern = MovedPattern(s.layer_parameters, context.dtype, context.device)
+            pattern = local_weights(context)
             for layer in range(1 if s.shared_layer_weights else s.layers):
-                self._weights[layer] = context.empty(s.layer_parameters)
-                pattern.write(self._weights[layer], layer_key(context, layer))
+                self._weights[layer] = pattern.message(layer=layer).clone()
             if s.shared_layer_weights:
                 self._weights = self._weights[:1] * s.layers
 
@@ -203,9 +192,9 @@ class LocalLayers:
         return grad
 
 
-def layer_key(context: RaceContext, layer: int) -> torch.Tensor:
-    """Returns the key of a layer's weights where they are local, a 0-d tensor."""
-    return message_keys(context.dtype, context.device, stream=STREAM_ALL_GATHER, layer=layer)
+def local_weights(context: RaceContext) -> MovedPattern:
+    """Returns the contents of the layers' weights where they are local, told apart by the layer alone."""
+    return MovedPattern(context.settings.layer_parameters, context.dtype, context.device, stream=STREAM_ALL_GATHER)
 
 
 def pretend_gradient(buffer: torch.Tensor, grad: torch.Tensor | None) -> None:

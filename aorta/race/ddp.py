@@ -62,10 +62,9 @@ class DdpPattern(CommunicationPattern):
         self._copies.check(tick)
         for reduction in reductions:
             reduction.wait()
-        c.verifier.check(self._names, grads_N, lambda out: self._summed.write_sum(out, tick))
+        right_N = self._summed.sum(tick)
+        c.verifier.check(self._names, grads_N, right_N)
         if self._optimizer is not None:
-            right_N = torch.empty_like(grads_N)
-            self._summed.write_sum(right_N, tick)
             check_optimizer(c, self._optimizer, ["optimizer_param"], grads_N, right_N)
 
     def _reduce(self, grads: torch.Tensor) -> Collective:

@@ -1,12 +1,10 @@
 """Mode ``default``: host-to-device copy, all-to-all on a stream of its own, all-reduce.
 
-Imports torch; import this module from ``setup()`` or ``run()``. Shape suffixes: N elements of one message, W ranks,
-P phases.
+Imports torch; import this module from ``setup()`` or ``run()``. Shape suffixes: N elements of one message, W ranks.
 """
 
 from __future__ import annotations
 
-import torch
 import torch.distributed as dist
 
 from aorta.race.base import (
@@ -20,7 +18,7 @@ from aorta.race.base import (
 )
 from aorta.race.lanes import Point
 from aorta.race.optimizers import CheckedOptimizer
-from aorta.race.patterns import PHASES, MovedPattern, SummedPattern, message_keys
+from aorta.race.patterns import PHASES, MovedPattern, SummedPattern
 
 
 class DefaultPattern(CommunicationPattern):
@@ -30,13 +28,8 @@ class DefaultPattern(CommunicationPattern):
         c = self._context = context
         s = c.settings
         message = c.sizes.alltoall_tensor_size // c.world_size
-        phases_P11 = torch.arange(PHASES).view(-1, 1, 1)
-        self._moved = MovedPattern(message, c.dtype, c.device)
-        self._send_keys_PW1 = message_keys(
-            c.dtype, c.device, stream=STREAM_ALL_TO_ALL, phase=phases_P11, source=c.rank, target=c.ranks()
-        )
-        self._receive_keys_PW1 = message_keys(
-            c.dtype, c.device, stream=STREAM_ALL_TO_ALL, phase=phases_P11, source=c.ranks(), target=c.rank
+        self._moved = MovedPattern(
+            message, c.dtype, c.device, stream=STREAM_ALL_TO_ALL, sources=c.world_size, targets=c.world_size
         )
         sets = 1 if s.reuse_buffers else 2
         self._send_WN = [c.empty(c.world_size, message) for _ in range(sets)]
@@ -57,7 +50,7 @@ class DefaultPattern(CommunicationPattern):
         self._copies.start(tick)
         c.lanes.wait("comm", self._free[slot])
         with c.lanes.on("comm"):
-            self._moved.write(send_WN, self._send_keys_PW1[tick % PHASES])
+            send_WN.copy_(self._moved.to_all(phase=tick % PHASES, source=c.rank))
             self._summed.contribute(reduced_N, tick)
         exchange = Collective(
             c, lambda asynchronous: dist.all_to_all_single(receive_WN, send_WN, async_op=asynchronous)
@@ -71,13 +64,10 @@ class DefaultPattern(CommunicationPattern):
         self._copies.wait(tick)
         self._copies.check(tick)
         exchange.wait()
-        c.verifier.check(
-            ["all_to_all"], receive_WN, lambda out: self._moved.write(out, self._receive_keys_PW1[tick % PHASES])
-        )
+        c.verifier.check(["all_to_all"], receive_WN, self._moved.from_all(phase=tick % PHASES, target=c.rank))
         reduction.wait()
-        c.verifier.check(["all_reduce"], reduced_N, lambda out: self._summed.write_sum(out, tick))
+        right_N = self._summed.sum(tick)
+        c.verifier.check(["all_reduce"], reduced_N, right_N)
         if self._optimizer is not None:
-            right_N = torch.empty_like(reduced_N)
-            self._summed.write_sum(right_N, tick)
             check_optimizer(c, self._optimizer, ["optimizer_param"], reduced_N, right_N)
         self._free[slot] = c.lanes.reached("compute")

@@ -3,13 +3,12 @@
 The next layer's weights are gathered while a layer computes, into the other one of two buffers.
 
 Imports torch; import this module from ``setup()`` or ``run()``. Shape suffixes: N elements of a shard, W ranks,
-L layers, P phases.
+L layers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import torch
 
@@ -24,7 +23,7 @@ from aorta.race.base import (
     reduce_scatter_single,
 )
 from aorta.race.optimizers import CheckedOptimizer
-from aorta.race.patterns import PHASES, SHARED_PHASES, MovedPattern, ScatterPattern, message_keys
+from aorta.race.patterns import PHASES, SHARED_PHASES, MovedPattern, ScatterPattern
 
 
 class GatherPattern:
@@ -36,27 +35,20 @@ class GatherPattern:
 
     def __init__(self, context: RaceContext) -> None:
         c = context
-        s = c.settings
-        self.phases = SHARED_PHASES if s.shared_layer_weights else PHASES
-        layers_L11 = torch.arange(s.layers).view(-1, 1, 1)
-        self._keys_PLW1 = message_keys(
-            c.dtype,
-            c.device,
-            stream=STREAM_ALL_GATHER,
-            phase=torch.arange(self.phases).view(-1, 1, 1, 1),
-            layer=torch.zeros_like(layers_L11) if s.shared_layer_weights else layers_L11,
-            source=c.ranks(),
-        )
+        self._shared = c.settings.shared_layer_weights
+        self.phases = SHARED_PHASES if self._shared else PHASES
         self._rank = c.rank
-        self._moved = MovedPattern(c.sizes.fsdp_shard_size, c.dtype, c.device)
+        shard = c.sizes.fsdp_shard_size
+        self._moved = MovedPattern(shard, c.dtype, c.device, stream=STREAM_ALL_GATHER, sources=c.world_size)
 
-    def write_shard(self, out_N: torch.Tensor, tick: int, layer: int) -> None:
-        """Fills this rank's shard of a layer."""
-        self._moved.write(out_N, self._keys_PLW1[tick % self.phases, layer, self._rank])
+    def shard(self, tick: int, layer: int) -> torch.Tensor:
+        """Returns this rank's shard of a layer; to be read only."""
+        layer = 0 if self._shared else layer
+        return self._moved.message(phase=tick % self.phases, layer=layer, source=self._rank)
 
-    def write_all(self, out_WN: torch.Tensor, tick: int, layer: int) -> None:
-        """Writes what the gathered layer must be."""
-        self._moved.write(out_WN, self._keys_PLW1[tick % self.phases, layer])
+    def all(self, tick: int, layer: int) -> torch.Tensor:
+        """Returns what the gathered layer must be, one row for each rank; to be read only."""
+        return self._moved.from_all(phase=tick % self.phases, layer=0 if self._shared else layer)
 
 
 class FsdpPattern(CommunicationPattern):
@@ -122,16 +114,12 @@ class FsdpPattern(CommunicationPattern):
                 coming = self._start_gather(tick, layers[turn + 1], 1 - slot)
             weights_WN = self._weights_WN[slot]
             use(layer, weights_WN)
-            c.verifier.check(
-                [f"layer{layer}.{name}"],
-                weights_WN,
-                partial(self._gather.write_all, tick=tick, layer=layer),
-            )
+            c.verifier.check([f"layer{layer}.{name}"], weights_WN, self._gather.all(tick, layer))
 
     def _start_gather(self, tick: int, layer: int, slot: int) -> Collective:
         # What used these two buffers last is queued on the compute lane, so that the gather comes after it.
         c, shard_N, weights_WN = self._context, self._shards_N[slot], self._weights_WN[slot]
-        self._gather.write_shard(shard_N, tick, layer)
+        shard_N.copy_(self._gather.shard(tick, layer))
         c.lanes.follow("comm", "compute")
         return Collective(
             c, lambda asynchronous: all_gather_single(weights_WN.view(-1), shard_N, async_op=asynchronous)
@@ -152,9 +140,8 @@ class FsdpPattern(CommunicationPattern):
     def _finish(self, tick: int) -> None:
         c, layers = self._context, range(self._context.settings.layers)
         names = [f"layer{layer}.reduce_scatter" for layer in layers]
-        c.verifier.check(names, self._reduced_LN, lambda out: self._scatter.write_parts(out, tick))
+        right_LN = self._scatter.parts(tick)
+        c.verifier.check(names, self._reduced_LN, right_LN)
         if self._optimizer is not None:
-            right_LN = torch.empty_like(self._reduced_LN)
-            self._scatter.write_parts(right_LN, tick)
             names = [f"layer{layer}.optimizer_param" for layer in layers]
             check_optimizer(c, self._optimizer, names, self._reduced_LN, right_LN)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from aorta.race.base import CommunicationPattern, RaceContext, layer_key
+from aorta.race.base import CommunicationPattern, RaceContext, local_weights
 from aorta.race.buffers import buffer_names
 from aorta.race.compute import Compute, build_compute
 from aorta.race.config import ReproducerConfig, effective_sizes
@@ -24,7 +24,6 @@ from aorta.race.default import DefaultPattern
 from aorta.race.fsdp import FsdpPattern, GatherPattern
 from aorta.race.golden import Golden
 from aorta.race.lanes import Lanes, StepClock
-from aorta.race.patterns import MovedPattern
 from aorta.race.verify import Verifier
 from aorta.workloads.base import WorkloadResult
 from aorta.workloads.dtypes import torch_dtype
@@ -277,16 +276,8 @@ def _topology(info: RankInfo, environ: Mapping[str, str]) -> Topology:
 
 
 def _gathered_golden(context: RaceContext, gather: GatherPattern) -> Golden:
-    weights = []
-    for phase in range(gather.phases):
-        content = context.empty(context.world_size, context.sizes.fsdp_shard_size)
-        gather.write_all(content, phase, 0)
-        weights.append(content.view(-1))
-    return Golden(context.compute, weights)
+    return Golden(context.compute, [gather.all(phase, 0).reshape(-1) for phase in range(gather.phases)])
 
 
 def _local_golden(context: RaceContext) -> Golden:
-    size = context.settings.layer_parameters
-    weights = context.empty(size)
-    MovedPattern(size, context.dtype, context.device).write(weights, layer_key(context, 0))
-    return Golden(context.compute, [weights])
+    return Golden(context.compute, [local_weights(context).message(layer=0).clone()])

@@ -143,6 +143,26 @@ def test_last_element_counts_whatever_the_size(dtype: torch.dtype, size: int) ->
     assert [r["first_position"] for r in records(found, expected)] == [size - 1]
 
 
+@pytest.mark.parametrize("row", range(3))
+@pytest.mark.parametrize("size", [1, 5, 64])
+def test_rows_that_overlap_are_expected_one_after_the_other(row: int, size: int) -> None:
+    """What a buffer must hold may be windows into one tensor; the position counts from the buffer's start."""
+    expected = torch.arange(1.0, size + 7).as_strided((3, size), (3, 1))
+    found = expected.contiguous()
+    assert records(found, expected) == []
+    found[row, -1] = 0
+    (record,) = records(found.view(-1), expected)
+    assert (record["count"], record["first_position"]) == (1, row * size + size - 1)
+    assert record["expected"]["value"] == row * 3 + size
+
+
+@pytest.mark.parametrize("expected", [torch.zeros(3), torch.zeros(8, dtype=torch.bfloat16), torch.zeros(5)])
+def test_what_cannot_be_compared_is_an_error(expected: torch.Tensor) -> None:
+    """Fewer elements, more, or others of the same size in bytes are a mistake of the caller, not a corruption."""
+    with pytest.raises(ValueError, match="compared with"):
+        records(torch.ones(4), expected)
+
+
 def test_warmup_is_not_compared_and_lends_its_content_to_a_stale_buffer() -> None:
     """In the warm-up nothing is wrong, and what the buffer held then is what a planted stale read delivers."""
     v = verifier({"kind": "stale_buffer", "buffer": "b", "rank": 1, "step": 0})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from aorta import __version__
+from aorta.cli.bundle import bundle
 from aorta.cli.deprecated import probe, triage
 from aorta.cli.env import env
 from aorta.cli.lists import environments, mitigations
@@ -27,5 +28,5 @@ def main() -> None:
     """
 
 
-for _command in (sweep, run, recipe, mitigations, environments, env, selftest, triage, probe):
+for _command in (sweep, run, recipe, mitigations, environments, env, bundle, selftest, triage, probe):
     main.add_command(_command)

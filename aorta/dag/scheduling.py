@@ -83,3 +83,15 @@ def limit_devices(workflow: Any, devices: int) -> None:
     resources = workflow.global_resources
     if "device" not in resources:
         workflow.register_resource("device", devices)
+
+
+def hand_on(workflow: Any, name: str, value: str) -> None:
+    """Adds a setting to those that jobs get which parse the Snakefile again; this process does not see it.
+
+    Args:
+        workflow: Snakemake's workflow.
+        name: The setting.
+        value: Text that no shell touches and that reads as no number, truth value or YAML.
+    """
+    settings = workflow.config_settings
+    settings.config_args = [*(settings.config_args or []), f"{name}={value}"]

@@ -1,8 +1,7 @@
 """The sweep behind a Snakefile: opened once when the Snakefile is parsed, in the main process and in every job.
 
-Light for jobs: only the main process compiles a recipe. A job finds the run directory through a pointer file that
-the main process leaves under ``.snakemake``, since it gets the command line's settings but nothing that the main
-process worked out from them.
+Light for jobs: only the main process compiles a recipe. A job that parses the Snakefile again, as under a cluster's
+executor, gets the run directory on its command line: the main process adds it to the settings that it hands on.
 """
 
 from __future__ import annotations
@@ -15,15 +14,16 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote
 
-from aorta._jsonio import json_digest, read_json, write_json_atomic
+from aorta._jsonio import json_digest
 from aorta.dag.errors import bad_input_exits, say
 from aorta.dag.inventory import declare, whole_files
 from aorta.dag.launching import REFUSED_HERE, find_world, launch_problems
 from aorta.dag.leftovers import clear_leftovers
 from aorta.dag.lock import RunLock, lock_plan
 from aorta.dag.quiet import show_errors
-from aorta.dag.scheduling import disarm_timers, end_on_sigterm, keep_order, limit_devices
+from aorta.dag.scheduling import disarm_timers, end_on_sigterm, hand_on, keep_order, limit_devices
 from aorta.dag.settings import Settings, SettingsError, read_settings
 from aorta.plan.current import CellFiles
 from aorta.plan.model import Plan, PlanFileError
@@ -34,6 +34,12 @@ from aorta.run.start import HUB_VARIABLE
 
 SUPERVISOR = Path(__file__).resolve().parent.parent / "run" / "supervise.py"
 """The trial's program."""
+
+JOB_RUN_DIR = "aorta_job_run_dir"
+"""The setting by which a job that parses the Snakefile again is told its run directory."""
+
+# A job's command line goes through a shell and through Snakemake's guess at each value's type.
+_PATH_MARK = "path:"
 
 TRIAL_LIMIT = 1_000_000
 """Most trials that one run may have; Snakemake holds every job in memory."""
@@ -51,7 +57,6 @@ class Sweep:
         self,
         choice: RunChoice,
         settings: Settings | None,
-        pointer: Path,
         sidecars: Sequence[Path] = (),
         problems: Sequence[str] = (),
     ) -> None:
@@ -59,7 +64,6 @@ class Sweep:
         self.layout = RunLayout(choice.run_dir, choice.plan.workload)
         self._choice = choice
         self._settings = settings
-        self._pointer = pointer
         self._sidecars = sidecars
         self._problems = list(problems)
         self._cells = {cell.name: cell for cell in choice.plan.cells}
@@ -169,7 +173,7 @@ class Sweep:
     # What the handlers do.
 
     def start(self, workflow: Any) -> None:
-        """Prepares a real run: takes the lock, writes the plan, leaves the pointer, corrects the scheduler."""
+        """Prepares a real run: takes the lock, writes the plan, corrects the scheduler."""
         if self._settings is None:
             return
         run_dir = self.layout.run_dir
@@ -178,8 +182,6 @@ class Sweep:
             if self._problems:
                 raise SettingsError(self._problems)
             self._claim()
-            self._pointer.parent.mkdir(parents=True, exist_ok=True)
-            write_json_atomic(self._pointer, {"run_dir": str(run_dir)})
             for notice in clear_leftovers(run_dir):
                 say(notice)
         parallel = workflow.cores if workflow.local_exec else workflow.nodes
@@ -190,10 +192,11 @@ class Sweep:
         say(f"run directory: {run_dir}")
 
     def set_up(self, workflow: Any) -> None:
-        """Limits how many trials run at once on this host, and keeps errors visible."""
+        """Tells jobs their run directory, limits how many trials run at once on this host, keeps errors visible."""
         if self._settings is None:
             return
         show_errors(workflow)
+        hand_on(workflow, JOB_RUN_DIR, _PATH_MARK + quote(str(self.layout.run_dir)))
         self._workflow = workflow
         from aorta.run.device import count_accelerators
 
@@ -287,10 +290,13 @@ def open_sweep(config: Mapping[str, Any], *, main_process: bool) -> Sweep:
         config: Snakemake's merged ``config``.
         main_process: Whether this is the process that schedules, rather than one of its jobs.
     """
-    pointer = pointer_path(config)
     if not main_process:
-        run_dir = Path(read_json(pointer)["run_dir"])
-        return Sweep(RunChoice(run_dir=run_dir, state="continued", plan=read_plan(run_dir)), None, pointer)
+        if JOB_RUN_DIR not in config:
+            # A later Snakemake that builds its jobs' command lines otherwise.
+            with bad_input_exits():
+                raise SettingsError([f"{JOB_RUN_DIR}: this job was not told its run directory by its main process"])
+        run_dir = Path(unquote(config[JOB_RUN_DIR].removeprefix(_PATH_MARK)))
+        return Sweep(RunChoice(run_dir=run_dir, state="continued", plan=read_plan(run_dir)), None)
     from aorta.dag.planning import plan_recipe
 
     with bad_input_exits():
@@ -312,7 +318,7 @@ def open_sweep(config: Mapping[str, Any], *, main_process: bool) -> Sweep:
         say(f"warning: {REFUSED_HERE}: {problem}")
     # Where a continued run's older values stay, so do the copies of the files that they came from.
     sidecars = settings.mitigations_files if choice.plan.key == plan.key else ()
-    return Sweep(choice, settings, pointer, sidecars, problems)
+    return Sweep(choice, settings, sidecars, problems)
 
 
 def say_about(choice: RunChoice) -> None:
@@ -343,14 +349,6 @@ def check_size(plan: Plan) -> None:
         raise SettingsError(
             [f"trials: the recipe has {plan.trial_count} trials in all; one run holds {TRIAL_LIMIT}, so split it"]
         )
-
-
-def pointer_path(config: Mapping[str, Any]) -> Path:
-    """Returns where the main process leaves the run directory for jobs that get the same configuration."""
-    # Only JSON types can be digested, and a user may have put anything in.
-    plain = (str, int, float, bool, type(None))
-    content = {str(key): value if isinstance(value, plain) else repr(value) for key, value in config.items()}
-    return Path(".snakemake", "aorta", f"{json_digest(content)[:32]}.json")
 
 
 def _python() -> str:

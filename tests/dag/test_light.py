@@ -21,14 +21,9 @@ HEAVY = {
 }
 
 PROGRAM = """
-import json, sys
+import sys
 from aorta.dag import open_sweep
-from aorta.dag.sweep import pointer_path
-config = {"recipe": "r.yaml"}
-pointer = pointer_path(config)
-pointer.parent.mkdir(parents=True)
-pointer.write_text(json.dumps({"run_dir": "run"}))
-sweep = open_sweep(config, main_process=False)
+sweep = open_sweep({"recipe": "r.yaml", "aorta_job_run_dir": "path:run"}, main_process=False)
 print(sweep.trial_command("baseline-local", "1"))
 print(*sorted(sys.modules))
 """

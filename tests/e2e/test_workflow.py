@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-from pathlib import Path
 
 import pytest
 import yaml
@@ -189,22 +187,6 @@ def test_a_named_finished_run_shows_its_matrix(workspace: Workspace) -> None:
     again = workspace.aorta("sweep", "run", "--recipe", recipe, "--run-dir", "mine")
     assert (first.code, again.code) == (0, 0)
     assert "matrix: mine/matrix.md" in again.stdout
-
-
-def test_a_cluster_job_finds_the_run_by_itself(workspace: Workspace) -> None:
-    """A process that re-parses the Snakefile for one job gets the run directory from the pointer, not from a clock."""
-    recipe = two_cells(workspace)
-    assert workspace.snakemake("--config", f"recipe={recipe}").code == 0
-    path = workspace.only_run() / "cells/base/witness/trial_d0_m0_t1.json"
-    path.unlink()
-    target = os.path.relpath(path, workspace.folder)
-    ended = workspace.snakemake(
-        "--mode", "subprocess", "--target-jobs", "trial:cell=base,trial=1", "--allowed-rules", "trial", "--force",
-        "--cores", "1", target, "--config", f"recipe={recipe}",
-    )  # fmt: skip
-    assert ended.code == 0, ended.stderr
-    assert json.loads(Path(path).read_text())["verdict"] == "pass"
-    assert "matrix" not in ended.stdout
 
 
 def test_lint_finds_only_what_is_meant(workspace: Workspace) -> None:

@@ -185,6 +185,13 @@ def test_the_flag_mode_command_makes_its_matrix(aorta: Aorta, axis: str, places:
     assert "EXAMPLE-151" in ended.stdout
 
 
+def test_the_race_recipe_is_checked_without_launcher_and_gpus(aorta: Aorta) -> None:
+    """The guide's own dry-run: the recipe is valid, and the workload is registered."""
+    ended = aorta(*shlex.split("sweep run --recipe recipes/training/example-fsdp-smoke.yaml --dry-run"))
+    assert ended.exit_code == 0
+    assert "race (registered: aorta.workloads.race:RaceWorkload)" in ended.stdout
+
+
 @pytest.mark.shared
 @pytest.mark.skipif(not _GUIDE.is_file(), reason="no guide: set AORTA_SHARED, or put it at ../shared")
 @pytest.mark.parametrize(

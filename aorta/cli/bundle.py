@@ -16,7 +16,7 @@ class _Refused(click.ClickException):
 
 
 @click.command()
-@click.argument("run_dir", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("run_dir", type=click.Path(path_type=Path))
 @click.option("--ticket", metavar="NAME", help="The ticket that the bundle is for [default: the run's].")
 @click.option("--review", is_flag=True, help="Show what would be packed and what taken out; write nothing.")
 @click.option(

@@ -63,7 +63,7 @@ def show(file: str, mitigations_files: tuple[str, ...], collect: str | None, as_
 
     config = {"recipe": file, "mitigations_file": list(mitigations_files), "collect": collect}
     with bad_input_exits():
-        plan = plan_recipe(read_settings(config), now=datetime.now().astimezone())
+        plan = plan_recipe(read_settings(config), now=datetime.now().astimezone(), to_run=False)
     click.echo(json.dumps(cell_objects(plan), indent=1, ensure_ascii=False) if as_json else "\n".join(cell_lines(plan)))
 
 

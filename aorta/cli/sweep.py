@@ -116,7 +116,8 @@ def run(context: click.Context, /, **given: Any) -> None:
     Without --recipe, flags make the recipe: --workload, --trials and --steps, the two axes, and the options beside
     them. It is checked, run and resumed like one from a file.
 
-    COMMAND, after --, belongs to recipes that wrap a command (mode: probe); this version does not run those.
+    COMMAND, after --, is what a recipe of mode: probe runs under each of its cells' variables, where this command was
+    started; its results lie in OUTPUT/TICKET/CELL/trial_N/.
 
     \b
     Examples:
@@ -124,15 +125,11 @@ def run(context: click.Context, /, **given: Any) -> None:
       aorta sweep run --mode matrix --workload training --trials 2 --steps 100 --ticket EXAMPLE-151 \\
         --mitigation-axis none,tf32_off,xnack --environment-axis local,image:rocm/pytorch:nightly \\
         --workload-config model.num_layers=4
+      aorta sweep run --recipe recipes/probe/probe-template-bash.yaml -- bash launch.sh --steps 100
     """
     from aorta.dag.runner import dry_run_text, run_sweep
     from aorta.recipe.flags import MatrixFlags
 
-    if given["command"]:
-        raise click.UsageError(
-            f"{' '.join(given['command'])!r}: a command belongs to recipes that wrap one (mode: probe), "
-            "which this version of aorta does not run"
-        )
     if given["recipe"] is not None:
         contradicting = options.given(context, _RECIPE_FLAGS)
         if contradicting:
@@ -148,6 +145,8 @@ def run(context: click.Context, /, **given: Any) -> None:
     if given["collect"] is not None:
         # As a list, since Snakemake reads an empty string as nothing at all.
         config["collect"] = [name.strip() for name in given["collect"].split(",") if name.strip()]
+    if given["command"]:
+        config["command"] = list(given["command"])
     if given["mitigations_files"]:
         config["mitigations_file"] = list(given["mitigations_files"])
     flags = None if given["recipe"] is not None else MatrixFlags(**{name: given[name] for name in _RECIPE_FLAGS})

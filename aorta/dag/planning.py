@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -19,7 +20,7 @@ from aorta.plan.model import Plan
 from aorta.recipe import Recipe, RecipeError, RecipeSchemaError, load_recipe, resolved_recipe
 from aorta.registry import Registry, RegistryError, load_registry
 from aorta.registry.names import did_you_mean, short
-from aorta.registry.workloads import traits, workload_class, workload_names, workload_reference
+from aorta.registry.workloads import WorkloadTraits, traits, workload_class, workload_names, workload_reference
 from aorta.run.collectors import KNOWN_RECIPES
 from aorta.workloads.base import ConfigProblem
 
@@ -69,12 +70,17 @@ def _no_variables(config: Mapping[str, Any]) -> Mapping[str, str]:
     return {}
 
 
+NO_WORKLOAD = RegisteredWorkload(traits=WorkloadTraits(), reference=None, check_config=_check_nothing)
+"""What stands for the workload of a recipe that wraps a command."""
+
+
 def plan_recipe(
     settings: Settings,
     *,
     now: datetime,
     ambient: Mapping[str, str] = os.environ,
     load: Callable[[Registry], Recipe] | None = None,
+    to_run: bool = True,
 ) -> Plan:
     """Compiles the recipe that the settings name.
 
@@ -83,18 +89,22 @@ def plan_recipe(
         now: The time of planning, with its time zone.
         ambient: The environment that trials will inherit.
         load: Makes the recipe where it does not come from the file that the settings name.
+        to_run: Whether the plan is to be run, so that a recipe that wraps a command needs one.
 
     Raises:
         RecipeSchemaError: The recipe is invalid, or ``strict`` is set and something in it is warned about.
         RegistryError: A sidecar is not valid, or two sources register one name.
-        SettingsError: ``collect`` names something that is no collector.
+        SettingsError: ``collect`` names something that is no collector, or the settings do not suit the recipe.
     """
     registry = load_registry(settings.mitigations_files)
     recipe = load_recipe(find_recipe(settings.recipe), registry) if load is None else load(registry)
     if settings.collect is not None:
         recipe = override_collectors(recipe, settings.collect)
+    problems = command_problems(recipe, settings, to_run=to_run)
+    if problems:
+        raise SettingsError(problems)
     world = find_world(settings, ambient)
-    workload = registered_workload(recipe.workload)
+    workload = registered_workload(recipe.workload) if recipe.probe is None else NO_WORKLOAD
     plan = compile_plan(
         recipe,
         workload,
@@ -108,12 +118,43 @@ def plan_recipe(
             nnodes=world.nnodes,
             nproc_per_node=world.nproc_per_node,
             rank_logs=settings.rank_logs,
+            command={"argv": list(settings.command), "cwd": os.getcwd()} if settings.command else None,
         ),
         created_at=now.astimezone(UTC).isoformat(timespec="microseconds"),
     )
     if settings.strict:
         _refuse_findings(recipe, plan, workload)
     return plan
+
+
+def command_problems(recipe: Recipe, settings: Settings, *, to_run: bool) -> list[str]:
+    """Says where the settings do not suit a recipe that wraps a command, or one that does not; a line each."""
+    source = recipe.source
+    if recipe.probe is None:
+        if not settings.command:
+            return []
+        return [
+            f"command: {shlex.join(settings.command)!r}: a command belongs to recipes that wrap one (mode: probe), and "
+            f"{source} runs the workload {recipe.workload!r}; leave the command out"
+        ]
+    problems = []
+    if to_run and not settings.command:
+        problems.append(
+            f"command: {source} wraps a command (mode: probe), and none was given; add it at the end: "
+            "-- COMMAND ARGUMENT... (with snakemake: --config command='COMMAND ARGUMENT...')"
+        )
+    defaults = Settings(recipe=settings.recipe)
+    remedies = {
+        "trial_timeout": "set timeout_per_trial in the recipe",
+        "nproc_per_node": "the command starts its own ranks",
+        "rank_logs": "the command's whole output is kept",
+    }
+    problems += [
+        f"{name}: not for a recipe that wraps a command (mode: probe): {remedy}"
+        for name, remedy in remedies.items()
+        if getattr(settings, name) != getattr(defaults, name)
+    ]
+    return problems
 
 
 def override_collectors(recipe: Recipe, names: Sequence[str]) -> Recipe:

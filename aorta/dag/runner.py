@@ -22,10 +22,11 @@ from aorta.dag.planning import plan_recipe
 from aorta.dag.settings import Settings, SettingsError, read_settings
 from aorta.dag.sweep import check_size, warning_lines
 from aorta.dag.torchrun import Hub, end_with_parent, follow
+from aorta.plan.folders import runs_folder
 from aorta.plan.model import Plan, PlanFileError
 from aorta.plan.overlay import overlay_values
 from aorta.plan.paths import RunLayout
-from aorta.plan.rundir import RunChoice, RunDirError, choose_run, materialise, runs_folder
+from aorta.plan.rundir import RunChoice, RunDirError, choose_run, materialise
 from aorta.recipe.flags import SOURCE, MatrixFlags
 from aorta.text import columns, shortened
 
@@ -217,11 +218,16 @@ def _choose(config: Mapping[str, Any], flags: MatrixFlags | None, world: World) 
 def _dry_run_lines(plan: Plan, choice: RunChoice) -> list[str]:
     requests = [cell.request or {} for cell in plan.cells]
     reference = requests[0]["workload_ref"]
+    workload = [
+        ["workload", f"{plan.workload} ({'registered: ' + reference if reference else 'NOT REGISTERED here'})"],
+        ["isolation", requests[0]["isolation"]],
+    ]
+    if plan.command is not None:
+        workload = [["command", shlex.join(plan.command["argv"])], ["run in", plan.command["cwd"]]]
     heading = [
         ["recipe", plan.recipe_source],
         ["ticket", plan.ticket or "none"],
-        ["workload", f"{plan.workload} ({'registered: ' + reference if reference else 'NOT REGISTERED here'})"],
-        ["isolation", requests[0]["isolation"]],
+        *workload,
         ["baseline", f"{plan.confound['baseline_cell']} (threshold {plan.confound['threshold']:g})"],
         ["run", f"{choice.run_dir} ({choice.state})"],
         ["trials", f"{plan.trial_count} in {len(plan.cells)} cells"],

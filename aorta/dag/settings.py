@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,7 @@ class Settings:
     rank_logs: bool = False
     mitigations_files: tuple[Path, ...] = ()
     collect: tuple[str, ...] | None = None
+    command: tuple[str, ...] = ()
 
 
 def read_settings(config: Mapping[str, Any]) -> Settings:
@@ -65,6 +67,8 @@ def read_settings(config: Mapping[str, Any]) -> Settings:
     if isinstance(config.get("trial_timeout"), float) and not math.isfinite(config["trial_timeout"]):
         # NaN passes every bound.
         problems.append(f"trial_timeout: must be a finite number of seconds, not {config['trial_timeout']}")
+    words, problem = _command(config.get("command"))
+    problems += [problem] if problem and not problems else []
     if not problems and config.get("recipe") is None:
         problems.append("recipe: not given; for example: snakemake --config recipe=recipes/smoke/gpu-smoke.yaml")
     if problems:
@@ -85,7 +89,22 @@ def read_settings(config: Mapping[str, Any]) -> Settings:
         rank_logs=config.get("rank_logs", False),
         mitigations_files=tuple(Path(path) for path in _listed(config.get("mitigations_file"))),
         collect=None if config.get("collect") is None else tuple(_names(config["collect"])),
+        command=words,
     )
+
+
+def _command(value: Any) -> tuple[tuple[str, ...], str]:
+    """Returns a command's words and what is wrong with it; a string is split as a shell would."""
+    try:
+        words = shlex.split(value) if isinstance(value, str) else list(value or ())
+    except (ValueError, TypeError) as error:
+        # Snakemake takes quotes off both ends of a value, so that the last word's would be missing.
+        return (), f"""command: {value!r} cannot be read: {error}; give a list: command='["bash", "-c", "a; b"]'"""
+    if value is not None and not (words and words[0]):
+        return (), f"command: {value!r} names no program; give it and its arguments"
+    if any("\0" in str(word) for word in words):
+        return (), "command: holds a NUL character, which no program can be given"
+    return tuple(words), ""
 
 
 def _is_text(value: Any) -> bool:

@@ -41,6 +41,11 @@ JOB_RUN_DIR = "aorta_job_run_dir"
 # A job's command line goes through a shell and through Snakemake's guess at each value's type.
 _PATH_MARK = "path:"
 
+_SET_BY_SNAKEMAKE = (
+    *("OMP_NUM_THREADS", "GOTO_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"),
+    *("NUMEXPR_NUM_THREADS", "TMPDIR", "TMP", "TEMPDIR", "TEMP"),
+)
+
 TRIAL_LIMIT = 1_000_000
 """Most trials that one run may have; Snakemake holds every job in memory."""
 
@@ -142,11 +147,23 @@ class Sweep:
         order = ["--order", str(place), "--of", str(self.plan.trial_count)] if place else []
         return shlex.join(
             [
+                *(self._restored_environment() if self.plan.command is not None else ()),
                 *(_python(), "-I", "-S", os.fspath(SUPERVISOR), "--run-dir", str(self.layout.run_dir)),
                 *("--cell", cell, "--trial", trial, "--fingerprint", self._cells[cell].fingerprint),
                 *("--devices", str(self.devices), *order, *self._launcher),
             ]
         )
+
+    @staticmethod
+    def _restored_environment() -> list[str]:
+        """Returns the beginning of a command that undoes what Snakemake sets for a job's shell.
+
+        It gives every job its own number of threads and its own temporary folder. A command that somebody wants to see
+        fail must run as it does without aorta.
+        """
+        kept = [f"{name}={os.environ[name]}" for name in _SET_BY_SNAKEMAKE if name in os.environ]
+        dropped = [word for name in _SET_BY_SNAKEMAKE if name not in os.environ for word in ("-u", name)]
+        return ["env", *dropped, *kept]
 
     def snapshot_command(self, environment: str | None) -> str:
         """The shell command of one snapshot: of an environment, or of the host."""
@@ -202,8 +219,8 @@ class Sweep:
 
         accelerators = count_accelerators()
         self.devices = self._settings.devices or max(1, accelerators)
-        if self._launcher:
-            # The other ranks' processes follow one trial at a time.
+        if self._launcher or (self.plan.command is not None and accelerators):
+            # The other ranks' processes follow one trial at a time, and a command gets every accelerator.
             self.devices_per_trial = self.devices
         elif accelerators:
             # Each rank takes one; where there are fewer, the trial still gets all there are and says what it misses.

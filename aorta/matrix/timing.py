@@ -1,8 +1,8 @@
 """The ladder that finds a cell's step times, best source first.
 
 A trial counts only if its main work ran and its workload returned a result: a crash, a timeout or a trial that
-never started has no step time worth comparing. A cell uses the best rung that *all* its counting trials support,
-so that one trial without a series cannot mix two kinds of time in one mean.
+never started, or did not execute one step, has no step time worth comparing. A cell uses the best rung that *all* its
+counting trials support, so that one trial without a series cannot mix two kinds of time in one mean.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ def counts_for_timing(record: Mapping[str, Any]) -> bool:
         and record["exit_status"] in ("ok", "workload_failed")
         and not record["did_not_run"]
         and result.get("main_work_started") is not False
+        and result.get("executed_iterations") != 0
     )
 
 

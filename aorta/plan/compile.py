@@ -15,9 +15,9 @@ from aorta.plan.findings import (
     recipe_findings,
     surroundings_findings,
 )
-from aorta.plan.model import SCHEMA_VERSION, Plan, PlannedCell
+from aorta.plan.model import SCHEMA_VERSION, Plan, PlannedCell, of_consequence
 from aorta.plan.overlay import Overlay, merge_layers, overlay_values
-from aorta.recipe.model import Cell, Collectors, Recipe, StopAfter
+from aorta.recipe.model import Cell, Collectors, Probe, Recipe, StopAfter
 
 FINGERPRINT_VERSION = 1
 """Raised when the meaning of a trial's request changes, so that older results count as stale."""
@@ -35,6 +35,7 @@ class CompileSettings:
         nnodes: Hosts that a trial of a distributed workload is spread over.
         nproc_per_node: Its ranks on each.
         rank_logs: Whether every rank's output is kept.
+        command: ``argv`` and ``cwd`` of what a probe recipe runs; None for other recipes, and to look at one.
     """
 
     trial_timeout_sec: float | None = None
@@ -44,6 +45,7 @@ class CompileSettings:
     nnodes: int = 1
     nproc_per_node: int = 1
     rank_logs: bool = False
+    command: Mapping[str, Any] | None = None
 
 
 def compile_plan(
@@ -100,6 +102,7 @@ def compile_plan(
         order_seed=settings.order_seed,
         strict=settings.strict,
         launch=_world(workload, settings),
+        command=settings.command,
         warnings=tuple(finding.warning() for finding in found),
         created_at=created_at,
         aorta_version=__version__,
@@ -140,6 +143,9 @@ def cell_request(
         "rank_logs": settings.rank_logs,
         "trial_timeout_sec": settings.trial_timeout_sec,
     }
+    if recipe.probe is not None:
+        request["probe"] = _probe(recipe.probe, settings)
+        request["trial_timeout_sec"] = recipe.probe.settings["timeout_per_trial"]
     request["fingerprint"] = fingerprint(request)
     return request
 
@@ -154,8 +160,10 @@ def fingerprint(request: Mapping[str, Any]) -> str:
         name: value for name, value in request["environment"].items() if name not in {"name", "env", "source_package"}
     }
     launch = {name: request["launch"][name] for name in ("mode", "nnodes", "nproc_per_node")}
+    command = {} if "probe" not in request else {"probe": of_consequence(request["probe"])}
     return json_digest(
         {
+            **command,
             "version": FINGERPRINT_VERSION,
             "workload": request["workload"],
             "steps": request["steps"],
@@ -167,6 +175,17 @@ def fingerprint(request: Mapping[str, Any]) -> str:
             "launch": launch,
         }
     )
+
+
+def _probe(probe: Probe, settings: CompileSettings) -> dict[str, Any]:
+    """Returns the part of a cell's request that only the run of a command has."""
+    return {
+        **(settings.command or {"argv": [], "cwd": ""}),
+        "env_passthrough_mode": probe.env_passthrough_mode,
+        "collect_paths": list(probe.collect_paths),
+        "settings": dict(probe.settings),
+        "redaction": dict(probe.redaction),
+    }
 
 
 def _stop_after(rule: StopAfter) -> dict[str, Any] | None:
@@ -181,8 +200,11 @@ def _workload_config(recipe: Recipe, cell: Cell) -> dict[str, Any]:
 
 def _overlay(recipe: Recipe, cell: Cell, workload: RegisteredWorkload) -> Overlay:
     wanted, _ = process_variables(workload, _workload_config(recipe, cell))
+    # A workload is handed its collectors' options; a command can only be given variables.
+    options = recipe.collect.items() if recipe.probe is not None else ()
     return merge_layers(
         [
+            *((f"collect:{name}", variables) for name, variables in options),
             (f"workload:{recipe.workload}", wanted),
             (f"environment:{cell.environment.name}", cell.environment.env),
             *((f"mitigation:{mitigation.name}", mitigation.env) for mitigation in cell.mitigations),

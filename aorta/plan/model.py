@@ -58,6 +58,7 @@ class Plan:
         order_seed: Seed of the trials' order.
         strict: Whether warnings were to be errors.
         launch: ``nnodes`` and ``nproc_per_node`` of each trial.
+        command: ``argv`` and ``cwd`` of the command that a probe recipe wraps; None for a matrix of a workload.
         warnings: Mappings with ``cell`` (name or None), ``code`` and ``message``.
         history: Earlier plans of the same run directory, oldest first: ``created_at``, ``plan_key``,
             ``aorta_version`` and ``trials``.
@@ -77,6 +78,7 @@ class Plan:
     order_seed: int = 0
     strict: bool = False
     launch: Mapping[str, int] = field(default_factory=lambda: dict(ONE_RANK))
+    command: Mapping[str, Any] | None = None
     warnings: tuple[Mapping[str, Any], ...] = ()
     history: tuple[Mapping[str, Any], ...] = ()
     created_at: str
@@ -90,7 +92,7 @@ class Plan:
     @property
     def recipe_key(self) -> str:
         """Digest of what the recipe asks for by name, whatever the registry holds under those names."""
-        aside = {"ticket", "confound", "save_logs", "retry_errors"}
+        aside = {"ticket", "confound", "save_logs", "retry_errors", "timeout_per_trial", "retain", "redaction"}
         asked = {name: value for name, value in self.recipe.items() if name not in aside}
         if "cells" in asked:
             asked["cells"] = [
@@ -99,6 +101,8 @@ class Plan:
         if self.launch != ONE_RANK:
             # Not the recipe's, but asked for like it: a run with two ranks does not continue one with one.
             asked["launch"] = dict(self.launch)
+        if self.command is not None:
+            asked["command"] = dict(self.command)
         return json_digest(asked)
 
     @property
@@ -108,6 +112,7 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the summary that ``plan.json`` holds."""
+        command = {} if self.command is None else {"command": dict(self.command)}
         return {
             "schema_version": SCHEMA_VERSION,
             "plan_key": self.key,
@@ -120,6 +125,7 @@ class Plan:
             "order_seed": self.order_seed,
             "strict": self.strict,
             "launch": dict(self.launch),
+            **command,
             "confound": dict(self.confound),
             "recipe": dict(self.recipe),
             "recipe_source": self.recipe_source,
@@ -183,6 +189,7 @@ class Plan:
                 strict=bool(value["strict"]),
                 # Plans of older versions have no such key.
                 launch={name: _count(count) for name, count in value.get("launch", ONE_RANK).items()},
+                command=_command(value.get("command")),
                 warnings=tuple(_warning(warning) for warning in value["warnings"]),
                 history=tuple(dict(entry) for entry in value["history"]),
                 created_at=_text(value["created_at"]),
@@ -199,10 +206,24 @@ class Plan:
         return plan
 
 
+def of_consequence(probe: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the part of a request's ``probe`` that can change how a run of the command ends or is judged."""
+    settings = {key: value for key, value in probe["settings"].items() if key not in ("timeout_per_trial", "retain")}
+    return {**{key: value for key, value in probe.items() if key != "redaction"}, "settings": settings}
+
+
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"expected a string, found {type(value).__name__}")
     return value
+
+
+def _command(value: Any) -> dict[str, Any] | None:
+    if value is None:
+        return None
+    if not value["argv"]:
+        raise ValueError("the command is empty")
+    return {"argv": [_text(word) for word in value["argv"]], "cwd": _text(value["cwd"])}
 
 
 def _folder(name: Any) -> str:

@@ -15,8 +15,8 @@ def merge_layers(layers: Iterable[Layer]) -> Overlay:
     """Merges layers from lowest to highest; a later layer wins.
 
     Args:
-        layers: In order: ``workload:<name>``, ``environment:<name>``, ``mitigation:<name>`` in list order,
-            ``recipe.extra_env``, ``cell.extra_env``.
+        layers: In order: ``collect:<name>`` (the options of a command's collectors), ``workload:<name>``,
+            ``environment:<name>``, ``mitigation:<name>`` in list order, ``recipe.extra_env``, ``cell.extra_env``.
 
     Returns:
         Each variable once, sorted by name, with its final value and the label of the layer that set it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -10,8 +11,9 @@ from typing import Any, Literal
 
 from aorta._jsonio import both_ends, read_json, write_json_atomic
 from aorta.plan.current import CellFiles
-from aorta.plan.model import Plan, PlanFileError
-from aorta.plan.paths import RunLayout, safe_name, ticket_folder
+from aorta.plan.folders import new_run, run_folders, runs_folder
+from aorta.plan.model import Plan, PlanFileError, of_consequence
+from aorta.plan.paths import RunLayout
 from aorta.plan.recover import cells_match, frozen_cells, has_trials, is_lost
 
 _MATRIX_HEAD = 65536
@@ -91,11 +93,6 @@ def _has_whole_matrix(layout: RunLayout, plan: Plan) -> bool:
     return tail == b"}\n" and f'"plan_key": "{plan.key}"'.encode() in head and b'"complete": true' in head
 
 
-def runs_folder(plan: Plan, output: Path) -> Path:
-    """Returns the folder of all runs of a plan's ticket and workload."""
-    return output / ticket_folder(plan.ticket) / safe_name(plan.workload)
-
-
 def choose_run(
     plan: Plan,
     output: Path,
@@ -128,14 +125,14 @@ def choose_run(
     parent = runs_folder(plan, output)
     _check_path("output", parent)
     if not fresh:
-        found = [(directory, old) for directory, old in _runs(parent) if old.recipe_key == plan.recipe_key]
+        found = [(directory, old) for directory, old in _runs(plan, parent) if old.recipe_key == plan.recipe_key]
         # Unfinished runs come first, the latest of them; then the latest finished one.
         found.sort(key=lambda run: run[1].created_at, reverse=True)
         same = [run for run in found if refresh is False or run[1].key == plan.key]
         for directory, old in same:
             if not is_finished(directory, old):
                 return _continue(plan, directory, old, "continued")
-        lost = [directory for directory in _folders(parent) if is_lost(directory)]
+        lost = [directory for directory in run_folders(plan, parent) if is_lost(directory)]
         for directory in reversed(lost):
             if cells_match(plan, directory) and not is_finished(directory, plan):
                 return RunChoice(run_dir=directory, state="continued", plan=plan, notices=(_rewritten(directory),))
@@ -148,8 +145,8 @@ def choose_run(
             for directory in lost
             if has_trials(directory)
         ]
-        return RunChoice(run_dir=new_name(parent, now), state="new", plan=plan, notices=tuple(notices))
-    return RunChoice(run_dir=new_name(parent, now), state="new", plan=plan)
+        return RunChoice(run_dir=new_run(plan, parent, now), state="new", plan=plan, notices=tuple(notices))
+    return RunChoice(run_dir=new_run(plan, parent, now), state="new", plan=plan)
 
 
 def _rewritten(run_dir: Path) -> str:
@@ -170,8 +167,13 @@ def materialise(choice: RunChoice, *, exclusive: bool) -> None:
     plan = choice.plan
     layout = RunLayout(choice.run_dir, plan.workload)
     choice.run_dir.parent.mkdir(parents=True, exist_ok=True)
+    own = choice.run_dir
+    if plan.command is not None:
+        # The ticket's folder may be there already, for the runs of a matrix.
+        own.mkdir(exist_ok=True)
+        own = own / "cells"
     try:
-        choice.run_dir.mkdir(exist_ok=not exclusive)
+        own.mkdir(exist_ok=not exclusive)
     except FileExistsError as error:
         raise RunDirError(
             f"{choice.run_dir}: another sweep took this name in the same second; run the same command again"
@@ -196,21 +198,16 @@ def _write_if_changed(path: Path, value: Mapping[str, Any]) -> None:
     write_json_atomic(path, value)
 
 
-def _folders(parent: Path) -> list[Path]:
-    """Returns what lies in one workload's folder, oldest name first."""
-    try:
-        return sorted(parent.iterdir())
-    except OSError:
-        return []
-
-
-def _runs(parent: Path) -> Iterator[tuple[Path, Plan]]:
-    """Yields the readable runs below one workload's folder."""
-    for directory in _folders(parent):
+def _runs(plan: Plan, parent: Path) -> Iterator[tuple[Path, Plan]]:
+    """Yields the readable runs that may be this plan's."""
+    for directory in run_folders(plan, parent):
         try:
-            yield directory, read_plan(directory)
+            old = read_plan(directory)
         except PlanFileError:
             continue
+        # Runs of commands lie side by side, whatever their ticket.
+        if plan.command is None or old.ticket == plan.ticket:
+            yield directory, old
 
 
 def _check_path(setting: str, path: Path) -> None:
@@ -222,16 +219,6 @@ def _check_path(setting: str, path: Path) -> None:
             return
         if part.exists() or part.is_symlink():
             raise RunDirError(f"{setting}: {part} is not a folder")
-
-
-def new_name(parent: Path, now: datetime) -> Path:
-    """Returns a path below ``parent`` that does not exist: the time, and a number where that is taken."""
-    stem = now.strftime("%Y-%m-%dT%H-%M-%S")
-    candidate, suffix = parent / stem, 1
-    while candidate.exists():
-        suffix += 1
-        candidate = parent / f"{stem}-{suffix}"
-    return candidate
 
 
 def _named_run(plan: Plan, run_dir: Path, refresh: bool) -> RunChoice:
@@ -253,6 +240,11 @@ def _named_run(plan: Plan, run_dir: Path, refresh: bool) -> RunChoice:
     old = read_plan(run_dir)
     if old.workload != plan.workload:
         raise RunDirError(f"run_dir: {run_dir} holds a run of workload {old.workload!r}, not {plan.workload!r}")
+    if old.command != plan.command:
+        raise RunDirError(
+            f"run_dir: {run_dir} holds the results of {_told(old.command)}, not of {_told(plan.command)}; its folders "
+            "have no room for both: leave run_dir out to start a run beside it"
+        )
     if not refresh and old.recipe_key == plan.recipe_key:
         return _continue(plan, run_dir, old, "finished" if is_finished(run_dir, old) else "continued")
     notices = []
@@ -261,6 +253,10 @@ def _named_run(plan: Plan, run_dir: Path, refresh: bool) -> RunChoice:
         changed = [cell.name for cell in old.cells if now.get(cell.name, cell.fingerprint) != cell.fingerprint]
         plan, notices = _keep_frozen_cells(plan, {name: read_request(layout.cell(name)) for name in changed})
     return RunChoice(run_dir=run_dir, state="continued", plan=_succeed(plan, old), notices=tuple(notices))
+
+
+def _told(command: Mapping[str, Any] | None) -> str:
+    return "a workload" if command is None else f"'{shlex.join(command['argv'])}' in {command['cwd']}"
 
 
 def _keep_frozen_cells(plan: Plan, frozen: Mapping[str, Mapping[str, Any]]) -> tuple[Plan, list[str]]:
@@ -288,6 +284,7 @@ def _keep_frozen_cells(plan: Plan, frozen: Mapping[str, Mapping[str, Any]]) -> t
 def _asked(request: Mapping[str, Any]) -> dict[str, Any]:
     """Returns what a cell asks for by name, whatever the registry holds under the names."""
     own = {name: request.get(name) for name in ("steps", "mitigations", "extra_env", "workload_config", "collect")}
+    own["probe"] = of_consequence(request["probe"]) if "probe" in request else None
     recipe = {k: v["value"] for k, v in request.get("env", {}).items() if v["layer"] == "recipe.extra_env"}
     return {**own, "environment": request.get("environment", {}).get("name"), "recipe.extra_env": recipe}
 

@@ -11,6 +11,7 @@ from typing import Any
 from aorta._resources import load_schema
 from aorta.recipe.errors import RecipeError, RecipeSchemaError
 from aorta.recipe.model import Cell, Collectors, Confound, Recipe, StopAfter
+from aorta.recipe.probe import MODE, TRIAGE_KEYS, WORKLOAD, build_probe, cells_of, check_probe_rules
 from aorta.recipe.rules import check_rules, find_baseline
 from aorta.recipe.yaml_data import Document, Foreign
 from aorta.recipe.yaml_nodes import YamlError
@@ -19,26 +20,6 @@ from aorta.registry.model import Environment
 from aorta.registry.names import bare
 from aorta.registry.registry import Registry, inline_environment, load_registry
 from aorta.registry.shape import MAX_FAULTS, Fault, Place, find_faults
-
-_PROBE_KEYS = frozenset(
-    {
-        "mitigation_axis",
-        "diagnostic_axis",
-        "timeout_per_trial",
-        "env_passthrough_mode",
-        "collect_paths",
-        "step_time_regex",
-        "custom_patterns",
-        "hang_window_sec",
-        "hang_grace_period_at_start",
-        "tier3_vram_growth",
-        "disable_detectors",
-        "disable_detector_tiers",
-        "retain",
-        "redaction",
-    }
-)
-"""Keys of the opaque-command flow, which somebody may put into a matrix recipe by mistake."""
 
 
 def load_recipe(path: str | os.PathLike[str], registry: Registry | None = None) -> Recipe:
@@ -104,8 +85,8 @@ def parse_recipe(text: str | bytes, registry: Registry | None = None, source: st
 def format_place(place: Place) -> str:
     """Returns the part of a place that paths show, such as ``cells[2].mitigations``.
 
-    Paths end at a key of the recipe, of a cell, of ``confound`` or ``stop_after``, or of an inline environment; what
-    lies deeper has names of the user's own and belongs into the message.
+    Paths end at a key of the recipe, of a cell, of ``confound`` or ``stop_after``, of an inline environment, or of what
+    a probe recipe says of its command; what lies deeper has names of the user's own and belongs into the message.
     """
     shown = place[: _shown_length(place)]
     text = "".join(f"[{step}]" if isinstance(step, int) else f".{bare(step)}" for step in shown)
@@ -122,6 +103,12 @@ def _shown_length(place: Place) -> int:
             return 2
         case ("cells", int(), _, *_):
             return 3
+        case ("custom_patterns" | "disable_detectors" | "disable_detector_tiers" | "collect_paths", int(), *_):
+            return len(place)
+        case ("redaction", "scrub_env_keys", int(), *_):
+            return 3
+        case ("mitigation_axis" | "diagnostic_axis", int(), *_) | ("retain" | "redaction", str(), *_):
+            return 2
         case ("cells", int()) | ("confound", "threshold" | "baseline_cell", *_):
             return 2
         case _:
@@ -141,21 +128,24 @@ def _about_file(source: str, message: str) -> str:
 
 
 def _find_all(document: Document, registry: Registry) -> list[Fault]:
-    if document.data.get("mode") == "probe":
-        # Its other keys belong to the other flow; a message about each would only hide this one.
-        message = "a 'probe' recipe wraps a command and is no matrix recipe; run it with: -- COMMAND"
-        return [Fault(place=("mode",), message=message)]
+    schema, check, hint = "recipe", check_rules, _with_key_hint
+    if _wraps_a_command(document.data):
+        schema, check, hint = "probe", check_probe_rules, _with_probe_hint
     faults = list(document.faults)
-    shape = find_faults("recipe", document.data, describe=document.describe, ignore=_is_reported)
-    faults += [_with_key_hint(fault) for fault in shape]
+    shape = find_faults(schema, document.data, describe=document.describe, ignore=_is_reported)
+    faults += [hint(fault) for fault in shape]
     # A place is unclean if a fault lies in it: at it, or deeper.
     unclean = {fault.place[:length] for fault in faults for length in range(1, len(fault.place) + 1)}
     if len(faults) < MAX_FAULTS:
-        for fault in check_rules(document.data, registry, lambda place: place not in unclean):
+        for fault in check(document.data, registry, lambda place: place not in unclean):
             faults.append(fault)
             if len(faults) >= MAX_FAULTS:
                 break
     return faults
+
+
+def _wraps_a_command(data: Mapping[str, Any]) -> bool:
+    return bool(data.get("mode") == MODE)
 
 
 def _is_reported(value: object) -> bool:
@@ -163,10 +153,21 @@ def _is_reported(value: object) -> bool:
 
 
 @lru_cache(maxsize=1)
-def _keys() -> tuple[frozenset[str], frozenset[str]]:
-    """Returns the keys of a recipe and of a cell."""
+def _keys() -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
+    """Returns the keys of a recipe, of a cell, and of a recipe that wraps a command."""
     schema = load_schema("recipe")
-    return frozenset(schema["properties"]), frozenset(schema["$defs"]["cell"]["properties"])
+    cell = frozenset(schema["$defs"]["cell"]["properties"])
+    return frozenset(schema["properties"]), cell, frozenset(load_schema("probe")["properties"])
+
+
+def _with_probe_hint(fault: Fault) -> Fault:
+    """Says of a stray key of a probe recipe that it is a matrix recipe's, where it is."""
+    if fault.rule != "additionalProperties" or fault.place != (fault.key,):
+        return fault
+    if fault.key in TRIAGE_KEYS:
+        message = "is a key of matrix recipes, not of one that wraps a command (mode: probe); remove it"
+        return replace(fault, message=message)
+    return fault
 
 
 def _with_key_hint(fault: Fault) -> Fault:
@@ -177,11 +178,11 @@ def _with_key_hint(fault: Fault) -> Fault:
     key = fault.key
     if fault.rule != "additionalProperties" or key is None:
         return fault
-    recipe_keys, cell_keys = _keys()
+    recipe_keys, cell_keys, probe_keys = _keys()
     if fault.place == (key,):
         if key in cell_keys:
             return replace(fault, message=f"{key!r} is a key of a cell; move it into a cell")
-        if key in _PROBE_KEYS:
+        if key in probe_keys:
             message = "is a key of the opaque-command flow (mode: probe), not of a matrix recipe; remove it"
             return replace(fault, message=message)
     elif fault.place[0] == "cells" and len(fault.place) == 2 and key in recipe_keys:
@@ -221,7 +222,12 @@ def _inner_name(inner: Place) -> str:
 
 def _build(data: Mapping[str, Any], registry: Registry, source: str) -> Recipe:
     """Returns the recipe of data that has no fault."""
-    cells = tuple(_build_cell(cell, registry) for cell in data["cells"])
+    probe = None
+    if _wraps_a_command(data):
+        probe = build_probe(data)
+        cells = [{**cell, "environment": "local"} for cell in cells_of(data)]
+        # A command has no steps: each run of it is one.
+        data = {**data, "workload": WORKLOAD, "steps": 1, "trial_isolation": "process", "cells": cells}
     confound = data.get("confound") or {}
     baseline = confound.get("baseline_cell")
     if baseline is None:
@@ -244,7 +250,8 @@ def _build(data: Mapping[str, Any], registry: Registry, source: str) -> Recipe:
         confound=Confound(baseline_cell=baseline)
         if threshold is None
         else Confound(threshold=float(threshold), baseline_cell=baseline),
-        cells=cells,
+        cells=tuple(_build_cell(cell, registry) for cell in data["cells"]),
+        probe=probe,
         source=source,
     )
 

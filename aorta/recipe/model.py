@@ -70,6 +70,27 @@ class Cell:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Probe:
+    """What a recipe says that wraps a command (``mode: probe``), beside what all recipes say.
+
+    Attributes:
+        mitigation_axis: Names of mitigations: the first part of the cells' names.
+        diagnostic_axis: Names of mitigations: the second part.
+        env_passthrough_mode: ``inherit`` or ``file``: how the command gets a cell's variables.
+        collect_paths: Glob patterns of what is copied from where the command ran.
+        settings: How the command is watched and judged, as ``aorta.probe.settings.ProbeSettings.to_json`` gives it.
+        redaction: What is scrubbed: ``scrub_env_keys``, ``scrub_paths`` and ``scrub_ip_addresses``, where given.
+    """
+
+    mitigation_axis: tuple[str, ...]
+    diagnostic_axis: tuple[str, ...]
+    env_passthrough_mode: str = "inherit"
+    collect_paths: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    redaction: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Recipe:
     """A valid recipe.
 
@@ -87,6 +108,7 @@ class Recipe:
         retry_errors: How many more times a trial runs that ended in an error, unless its cell says otherwise.
         confound: Baseline and speed threshold.
         cells: The cells in the recipe's order.
+        probe: What a recipe has that wraps a command; None for a matrix of a workload.
         source: Where the recipe came from, for messages.
     """
 
@@ -104,6 +126,7 @@ class Recipe:
     retry_errors: int = 0
     confound: Confound
     cells: tuple[Cell, ...]
+    probe: Probe | None = None
     source: str = "recipe"
 
     def stop_rule(self, cell: Cell) -> StopAfter:

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from aorta.recipe.model import Cell, Collectors, Recipe, StopAfter
+from aorta.recipe.model import Cell, Collectors, Probe, Recipe, StopAfter
 from aorta.registry.model import Environment
 from aorta.registry.registry import INLINE_PREFIX
 
@@ -30,8 +30,12 @@ def resolved_recipe(recipe: Recipe) -> dict[str, Any]:
         recipe: A loaded recipe.
     """
     data: dict[str, Any] = {"schema_version": recipe.schema_version}
+    if recipe.probe is not None:
+        data["mode"] = "probe"
     if recipe.ticket is not None:
         data["ticket"] = recipe.ticket
+    if recipe.probe is not None:
+        return data | _probe(recipe, recipe.probe)
     data |= {
         "workload": recipe.workload,
         "trials": recipe.trials,
@@ -51,6 +55,27 @@ def resolved_recipe(recipe: Recipe) -> dict[str, Any]:
         data["retry_errors"] = recipe.retry_errors
     data["confound"] = {"threshold": recipe.confound.threshold, "baseline_cell": recipe.confound.baseline_cell}
     data["cells"] = [_cell(cell) for cell in recipe.cells]
+    return data
+
+
+def _probe(recipe: Recipe, probe: Probe) -> dict[str, Any]:
+    """Returns what follows the ticket in a recipe that wraps a command."""
+    data: dict[str, Any] = {
+        "trials": recipe.trials,
+        "mitigation_axis": list(probe.mitigation_axis),
+        "diagnostic_axis": list(probe.diagnostic_axis),
+        "env_passthrough_mode": probe.env_passthrough_mode,
+        "confound": {"threshold": recipe.confound.threshold, "baseline_cell": recipe.confound.baseline_cell},
+    }
+    if recipe.collect:
+        data["collect"] = _collect(recipe.collect)
+    if probe.collect_paths:
+        data["collect_paths"] = list(probe.collect_paths)
+    if recipe.stop_after.events is not None:
+        data["stop_after"] = _stop_after(recipe.stop_after)
+    data |= {key: _copy(value) for key, value in probe.settings.items() if value not in (None, [])}
+    if probe.redaction:
+        data["redaction"] = _copy(probe.redaction)
     return data
 
 

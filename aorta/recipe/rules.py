@@ -6,7 +6,7 @@ Each rule looks only at values whose shape is right, so that one slip gives one 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from aorta.recipe.yaml_data import Foreign
@@ -38,8 +38,8 @@ def check_rules(data: Mapping[str, Any], registry: Registry, is_clean: IsClean) 
         yield from _check_environment(cell, place, registry, is_clean)
     yield from _check_names(cells, is_clean)
     yield from _check_inline_names(cells, is_clean)
-    yield from _check_baseline(data, cells, is_clean)
-    yield from _check_stop_rules(data, cells, is_clean)
+    yield from check_baseline(data, cells, is_clean)
+    yield from check_stop_rules(data, cells, is_clean)
     yield from _check_isolation(data, is_clean)
     yield from _check_identity(data, cells, registry, is_clean)
 
@@ -55,13 +55,19 @@ def _check_scope(scope: Mapping[str, Any], place: Place, is_clean: IsClean) -> I
     """Checks what the recipe and each cell have in common."""
     where = (*place, "collect")
     if scope.get("collect") and is_clean(where):
-        yield from _check_collect(scope["collect"], where)
+        yield from check_collect(scope["collect"], where)
     where = (*place, "workload_config")
     if scope.get("workload_config"):
         yield from _check_json_form(scope["workload_config"], where, is_clean)
 
 
-def _check_collect(collect: list[str] | Mapping[str, Any], place: Place) -> Iterator[Fault]:
+def check_collect(collect: list[str] | Mapping[str, Any], place: Place) -> Iterator[Fault]:
+    """Checks that the collectors and their options are known ones.
+
+    Args:
+        collect: The value of ``collect``, of the right shape.
+        place: Where it stands.
+    """
     for name in dict.fromkeys(collect):
         if name not in KNOWN_RECIPES:
             hint = did_you_mean(name, KNOWN_RECIPES)
@@ -97,23 +103,34 @@ def _check_mitigations(cell: Mapping[str, Any], place: Place, registry: Registry
     where = (*place, "mitigations")
     if "mitigations" not in cell or not is_clean(where):
         return
-    set_by: dict[str, tuple[str, str]] = {}
     for name in dict.fromkeys(cell["mitigations"]):
         try:
-            mitigation = registry.mitigation(name)
+            registry.mitigation(name)
         except UnknownNameError as error:
             yield Fault(place=where, message=str(error))
-            continue
-        for variable, value in mitigation.env.items():
+    known = [name for name in cell["mitigations"] if name in registry.mitigations]
+    for conflict in conflicts(known, registry):
+        message = (
+            f"{conflict}; stacked mitigations must agree: drop one of them (extra_env can then override its value)"
+        )
+        yield Fault(place=where, message=message)
+
+
+def conflicts(names: Iterable[str], registry: Registry) -> list[str]:
+    """Returns a sentence for each variable that a mitigation sets otherwise than an earlier one.
+
+    Args:
+        names: Usable mitigations, in order; one that is repeated counts once.
+        registry: Where they are registered.
+    """
+    set_by: dict[str, tuple[str, str]] = {}
+    found = []
+    for name in dict.fromkeys(names):
+        for variable, value in registry.mitigation(name).env.items():
             other, earlier = set_by.setdefault(variable, (name, value))
             if earlier != value:
-                yield Fault(
-                    place=where,
-                    message=(
-                        f"{other!r} sets {variable}={short(earlier)} and {name!r} sets {variable}={short(value)}; "
-                        "stacked mitigations must agree: drop one of them (extra_env can then override its value)"
-                    ),
-                )
+                found.append(f"{other!r} sets {variable}={short(earlier)} and {name!r} sets {variable}={short(value)}")
+    return found
 
 
 def _check_environment(cell: Mapping[str, Any], place: Place, registry: Registry, is_clean: IsClean) -> Iterator[Fault]:
@@ -168,9 +185,16 @@ def _inline(cell: Mapping[str, Any], place: Place, is_clean: IsClean) -> Environ
     return None
 
 
-def _check_baseline(
+def check_baseline(
     data: Mapping[str, Any], cells: list[tuple[Place, Mapping[str, Any]]], is_clean: IsClean
 ) -> Iterator[Fault]:
+    """Checks that the baseline is a cell, or that one can be chosen.
+
+    Args:
+        data: The recipe's data.
+        cells: Each cell's place and data.
+        is_clean: Tells which values may be looked at.
+    """
     where = ("confound", "baseline_cell")
     if not cells or not is_clean(("confound",)):
         return
@@ -211,10 +235,16 @@ def find_baseline(cells: list[tuple[str, list[str]]]) -> str | None:
     return cells[0][0] if len(cells) == 1 else None
 
 
-def _check_stop_rules(
+def check_stop_rules(
     data: Mapping[str, Any], cells: list[tuple[Place, Mapping[str, Any]]], is_clean: IsClean
 ) -> Iterator[Fault]:
-    """Refuses rules that say nothing, or that no cell could ever meet."""
+    """Refuses rules that say nothing, or that no cell could ever meet.
+
+    Args:
+        data: The recipe's data.
+        cells: Each cell's place and data.
+        is_clean: Tells which values may be looked at.
+    """
     for place, scope in ((), data), *cells:
         where = (*place, "stop_after")
         if scope.get("stop_after") and is_clean(where) and "events" not in scope["stop_after"]:
@@ -266,7 +296,7 @@ def _check_identity(
         faults += _identity_variables(cell, place, is_clean)
         for where, name, env in _named_bundles(cell, place, registry, is_clean):
             faults += [
-                Fault(place=where, message=_identity_message(variable, f" (set by {name!r})"))
+                Fault(place=where, message=identity_message(variable, f" (set by {name!r})"))
                 for variable in env
                 if variable in LAUNCHER_IDENTITY
             ]
@@ -295,11 +325,12 @@ def _identity_in(env: Any, place: Place, is_clean: IsClean) -> list[Fault]:
     if not isinstance(env, dict):
         return []
     return [
-        Fault(place=place, message=_identity_message(variable, "")) for variable in env if variable in LAUNCHER_IDENTITY
+        Fault(place=place, message=identity_message(variable, "")) for variable in env if variable in LAUNCHER_IDENTITY
     ]
 
 
-def _identity_message(variable: str, origin: str) -> str:
+def identity_message(variable: str, origin: str) -> str:
+    """Says why a variable that tells a process its rank may not be set; ``origin`` names who sets it, or is empty."""
     return (
         f"{variable}{origin} is the launcher's to set and no cell axis; remove it "
         f"(refused with process isolation: {', '.join(sorted(LAUNCHER_IDENTITY))})"

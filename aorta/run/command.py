@@ -12,8 +12,8 @@ from typing import Any
 from aorta.dag.errors import bad_input_exits, refuse, say
 from aorta.dag.lock import LockedError
 from aorta.dag.sweep import warning_lines
+from aorta.plan.folders import new_name
 from aorta.plan.paths import safe_name
-from aorta.plan.rundir import new_name
 from aorta.recipe.errors import RecipeError, RecipeSchemaError
 from aorta.recipe.flags import MATRIX_NAMES, SOURCE, read_config, read_variables, split_items
 from aorta.run.trials import RunError, RunRequest, TrialResult, plan_request, run_plan

@@ -108,6 +108,7 @@ class Ending:
         ended: ``time.monotonic()`` when the end was seen.
         peak_rss_bytes: Largest resident size of the worker or of a child that it waited for, or None.
         left_behind: Processes that even SIGKILL did not end.
+        core_dumped: Whether the kernel says that it dumped core.
     """
 
     def __init__(self, started: float) -> None:
@@ -117,6 +118,7 @@ class Ending:
         self.ended = started
         self.peak_rss_bytes: int | None = None
         self.left_behind: list[int] = []
+        self.core_dumped = False
 
 
 def become_subreaper() -> bool:
@@ -191,6 +193,7 @@ class Tree:
         output: ErrorOutput,
         keep: Iterable[int],
         failed: Callable[[OSError | ValueError], None],
+        cwd: str | None = None,
     ) -> Worker:
         """Starts a worker.
 
@@ -201,6 +204,7 @@ class Tree:
             output: Where standard output and error go.
             keep: Descriptors that the worker inherits under the same number.
             failed: Called in the new process when the program cannot be executed.
+            cwd: The worker's working folder; None for this process's own.
         """
         libc = _libc()  # looked up before the fork: the new process only calls it
         parent = os.getpid()
@@ -213,7 +217,7 @@ class Tree:
                 libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
                 if os.getppid() != parent:
                     os._exit(1)
-                _become(argv, env, stdin, output, keep)
+                _become(argv, env, stdin, output, keep, cwd)
             except (OSError, ValueError) as error:
                 failed(error)
             finally:
@@ -236,6 +240,7 @@ class Tree:
                 worker.gone = True
                 worker.ending.ended = time.monotonic()
                 worker.ending.exit_code = os.waitstatus_to_exitcode(status)
+                worker.ending.core_dumped = os.WCOREDUMP(status)
                 worker.ending.peak_rss_bytes = usage.ru_maxrss * 1024
 
     def let_helpers_end(self, sources: Sequence[Source]) -> None:
@@ -280,7 +285,12 @@ def has_children() -> bool:
 
 
 def _become(
-    argv: Sequence[str], env: Mapping[str, str], stdin: int, output: ErrorOutput, keep: Iterable[int]
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    stdin: int,
+    output: ErrorOutput,
+    keep: Iterable[int],
+    cwd: str | None,
 ) -> NoReturn:
     """Turns the forked process into the worker."""
     # The kernel's out-of-memory killer should take the trial, which is a result, not the supervisor.
@@ -296,7 +306,10 @@ def _become(
     # Python ignores these two, and what is ignored stays so over exec.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-    os.execve(argv[0], list(argv), dict(env))
+    if cwd is not None:
+        os.chdir(cwd)
+    # A program's bare name is looked up in the worker's own PATH.
+    os.execvpe(argv[0], list(argv), dict(env))
 
 
 def fill_standard_descriptors() -> None:

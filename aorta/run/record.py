@@ -271,7 +271,8 @@ def _reason(record: Mapping[str, Any]) -> str:
     elif record["did_not_run"]:
         reason = "the main work did not start"
     elif record["verdict"] == "fail":
-        reason = f"{record['result']['failure_count']} checks failed"
+        detectors = [str(detail["detector"]) for detail in record["result"]["failure_details"] if "detector" in detail]
+        reason = ", ".join(detectors) or f"{record['result']['failure_count']} checks failed"
     else:
         return ""
     reason = " ".join(reason.split())

@@ -149,6 +149,8 @@ def _problem(cell: Any) -> str | None:
             return f"launch.{key} is not an integer"
     if cell["launch"].get("mode") not in ("single_process", "distributed"):
         return "launch.mode is neither single_process nor distributed"
+    if "probe" in cell and not _is_command(cell["probe"]):
+        return "probe does not say which command to run, and how"
     if not isinstance(cell.get("retry_errors", 0), int):
         return "retry_errors is not a whole number"
     if cell.get("stop_after") is not None and not is_rule(cell["stop_after"]):
@@ -165,6 +167,20 @@ def _problem(cell: Any) -> str | None:
     if cell["isolation"] not in ("process", "in_process"):
         return f"isolation '{cell['isolation']}' is neither process nor in_process"
     return None
+
+
+def _is_command(probe: Any) -> bool:
+    """Tells whether a request's ``probe`` holds all that the run of a command needs."""
+    return (
+        isinstance(probe, dict)
+        and bool(probe.get("argv"))
+        and all(isinstance(word, str) for word in probe["argv"])
+        and isinstance(probe.get("cwd"), str)
+        and probe.get("env_passthrough_mode") in ("inherit", "file")
+        and isinstance(probe.get("collect_paths"), list)
+        and isinstance(probe.get("settings"), dict)
+        and isinstance(probe.get("redaction"), dict)
+    )
 
 
 def overlay_of(cell: Mapping[str, Any]) -> dict[str, str]:

@@ -130,7 +130,8 @@ class _Trial:
             held = hold(
                 base,
                 self._overlay,
-                count=int(self._cell["launch"]["nproc_per_node"]),
+                # Only a command itself knows how many accelerators it uses.
+                count=sys.maxsize if "probe" in self._cell else int(self._cell["launch"]["nproc_per_node"]),
                 slots=self._arguments.devices,
                 lock=self._arguments.device_lock,
                 token=self._token,
@@ -177,8 +178,12 @@ class _Trial:
         _say(f"aorta: {self._arguments.cell} trial {self._arguments.trial}: {text}")
 
     def _attempt(self, env: Mapping[str, str], held: Held) -> dict[str, Any]:
-        attempt = Attempt(self._arguments, self._cell, self._signals, self._token, env, held, self._notify)
-        return attempt.run()
+        kind: type[Attempt | CommandAttempt] = Attempt
+        if "probe" in self._cell:
+            from aorta.run.opaque import CommandAttempt
+
+            kind = CommandAttempt
+        return kind(self._arguments, self._cell, self._signals, self._token, env, held, self._notify).run()
 
     def _pause(self, seconds: float) -> None:
         self._signals.check()

@@ -1,0 +1,137 @@
+"""Recipes of the opaque-command flow (``mode: probe``): their rules, and how they become cells."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from aorta.probe.settings import ProbeSettings, problems
+from aorta.recipe.model import Probe
+from aorta.recipe.rules import (
+    IsClean,
+    check_baseline,
+    check_collect,
+    check_stop_rules,
+    conflicts,
+    identity_message,
+)
+from aorta.registry.errors import UnknownNameError
+from aorta.registry.names import LAUNCHER_IDENTITY, short
+from aorta.registry.registry import Registry
+from aorta.registry.shape import Fault, Place
+
+MODE = "probe"
+
+AXES = ("mitigation_axis", "diagnostic_axis")
+
+WORKLOAD = "probe"
+"""What stands for a workload in the records of a recipe that wraps a command."""
+
+TRIAGE_KEYS = frozenset(
+    {
+        *("workload", "steps", "trial_isolation", "save_logs", "extra_env", "workload_config", "retry_errors", "cells"),
+    }
+)
+"""Keys of a matrix recipe that have no meaning for a command."""
+
+_CELL_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
+
+
+def axes(data: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Returns the two axes of a recipe's data."""
+    return list(data["mitigation_axis"]), list(data.get("diagnostic_axis") or ["none"])
+
+
+def cells_of(data: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Returns the cells of a recipe's data: each pair of the two axes, with ``name`` and ``mitigations``."""
+    first, second = axes(data)
+    return [
+        {"name": f"{mitigation}-{diagnostic}", "mitigations": _stack(mitigation, diagnostic)}
+        for mitigation in first
+        for diagnostic in second
+    ]
+
+
+def _stack(mitigation: str, diagnostic: str) -> list[str]:
+    """Returns both names, or one where they are the same or the other is ``none``."""
+    return [name for name in dict.fromkeys((mitigation, diagnostic)) if name != "none"] or ["none"]
+
+
+def check_probe_rules(data: Mapping[str, Any], registry: Registry, is_clean: IsClean) -> Iterator[Fault]:
+    """Yields what is wrong with a probe recipe beyond its shape.
+
+    Args:
+        data: The recipe's data; any part of it may be missing or of the wrong shape where ``is_clean`` says no.
+        registry: The mitigations that the axes may name.
+        is_clean: Tells which values may be looked at.
+    """
+    if data.get("collect") and is_clean(("collect",)):
+        yield from check_collect(data["collect"], ("collect",))
+    faults = list(_check_names(data, registry, is_clean))
+    yield from faults
+    whole = not faults and "mitigation_axis" in data and all(is_clean((axis,)) for axis in AXES)
+    if whole:
+        cells = cells_of(data)
+        yield from _check_cells(data, cells, registry, is_clean)
+        places: list[tuple[Place, Mapping[str, Any]]] = [(("cells", index), cell) for index, cell in enumerate(cells)]
+        yield from check_baseline({**data, "cells": cells}, places, is_clean)
+    # One nameless cell stands for all of them: they differ in nothing that a rule to stop looks at.
+    yield from check_stop_rules(data, [(("cells", 0), {})], is_clean)
+    clean = {key: value for key, value in data.items() if is_clean((key,))}
+    yield from (Fault(place=_place(path), message=message) for path, message in problems(clean))
+
+
+def _check_names(data: Mapping[str, Any], registry: Registry, is_clean: IsClean) -> Iterator[Fault]:
+    for axis in AXES:
+        for index, name in enumerate(data.get(axis) or []) if is_clean((axis,)) else ():
+            place = (axis, index)
+            try:
+                variables = registry.mitigation(name).env
+            except UnknownNameError as error:
+                yield Fault(place=place, message=str(error))
+                continue
+            for variable in variables:
+                if variable in LAUNCHER_IDENTITY:
+                    yield Fault(place=place, message=identity_message(variable, f" (set by {name!r})"))
+                if data.get("env_passthrough_mode") == "file" and "\n" in variables[variable]:
+                    message = (
+                        f"{name!r} sets {variable} to text of several lines, which a file of variables cannot hold"
+                    )
+                    yield Fault(place=place, message=f"{message}; use env_passthrough_mode: inherit")
+
+
+def _check_cells(
+    data: Mapping[str, Any], cells: list[dict[str, Any]], registry: Registry, is_clean: IsClean
+) -> Iterator[Fault]:
+    first: dict[str, int] = {}
+    width = len(axes(data)[1])
+    for number, cell in enumerate(cells):
+        name, place = cell["name"], (AXES[1], number % width) if "diagnostic_axis" in data else (AXES[0], number)
+        if not _CELL_NAME.fullmatch(name):
+            yield Fault(place=place, message=f"the cell {short(name)} cannot be a folder's name; rename the mitigation")
+        if first.setdefault(name, number) != number:
+            message = f"gives a second cell the name {short(name)}; rename one of the mitigations"
+            yield Fault(place=place, message=message)
+        for conflict in conflicts(cell["mitigations"], registry):
+            message = f"the cell {short(name)} cannot be: {conflict}; the two axes must agree: drop one of the names"
+            yield Fault(place=place, message=message)
+
+
+def _place(path: str) -> Place:
+    """Returns ``custom_patterns[1].match.regex`` as a place."""
+    return tuple(int(step) if step.isdigit() else step for step in re.findall(r"[^.\[\]]+", path))
+
+
+def build_probe(data: Mapping[str, Any]) -> Probe:
+    """Returns what only a probe recipe has, of data that has no fault; defaults are filled in."""
+    first, second = axes(data)
+    redaction = {key: value for key, value in (data.get("redaction") or {}).items() if value is not None}
+    return Probe(
+        mitigation_axis=tuple(first),
+        diagnostic_axis=tuple(second),
+        env_passthrough_mode=data.get("env_passthrough_mode") or "inherit",
+        collect_paths=tuple(data.get("collect_paths") or ()),
+        settings=ProbeSettings.from_mapping(data).to_json(),
+        redaction=redaction,
+    )

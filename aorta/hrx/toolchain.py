@@ -79,14 +79,17 @@ def compile_program(
         hipcc: The compiler.
         source: File name in ``SOURCES``.
         output: The file to make.
-        flags: What to pass before ``-o``, such as ``--offload-arch=gfx942``.
+        flags: Compiler and linker flags, such as ``--offload-arch=gfx942``.
         env: The compiler's whole environment.
         timeout_sec: Time limit in seconds.
 
     Raises:
         HipSetupError: The compiler failed, did not end in time, cannot be started, or made nothing.
     """
-    command = [hipcc, *flags, "-o", str(output), str(SOURCES / source)]
+    # A linker that leaves out libraries nobody has asked for yet must see the program first.
+    libraries = [flag for flag in flags if flag.startswith("-l")]
+    others = [flag for flag in flags if flag not in libraries]
+    command = [hipcc, *others, "-o", str(output), str(SOURCES / source), *libraries]
     try:
         done = run_tool(command, env=env, timeout_sec=timeout_sec)
     except OSError as error:

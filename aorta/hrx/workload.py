@@ -160,7 +160,8 @@ class HipWorkload(Workload):
         reported = _read(done.stdout)
         name = f"{Path(source).stem} {' '.join(arguments[:1])}"
         if done.returncode == _NO_DEVICE:
-            raise RuntimeError(f"{name}: no device to run on: {reported.values.get('no_device')}")
+            runtime = reported.values.get("hip_runtime", "the HIP runtime")
+            raise RuntimeError(f"{name}: no device to run on: {reported.values.get('no_device')} ({runtime})")
         failure = done.failure(limit_sec)
         if failure is not None and not (done.returncode == _CALL_FAILED and reported.failed_call is not None):
             raise RuntimeError(f"{name} {failure}")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from aorta.run import RunRequest, run_trials
 from tests.e2e.conftest import Workspace
 
 pytestmark = pytest.mark.e2e
@@ -112,3 +113,22 @@ def test_an_image_that_left_no_snapshot_has_a_placeholder(finished: Workspace) -
     run_dir = finished.only_run()
     assert json.loads((run_dir / "environments" / IMAGE / "env.json").read_text("utf-8"))["snapshot_captured"] is False
     assert json.loads((run_dir / "environments" / "local" / "env.json").read_text("utf-8"))["snapshot_captured"] is True
+
+
+def test_a_collector_on_a_built_in_workload_runs_without_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The guide's caveat: the name is valid, the trial passes, and nothing starts the logger."""
+    monkeypatch.setenv("AORTA_LOCK_DIR", str(tmp_path / "locks"))
+    monkeypatch.chdir(tmp_path)
+    (result,) = run_trials(
+        RunRequest(
+            workload="gpu_smoke",
+            steps=1,
+            output_dir="out",
+            collect={"layer_numerics": {"NANLOG_SAMPLE_EVERY": "10"}},
+            config_overrides={"device": "cpu"},
+        )
+    )
+    assert result.passed
+    assert sorted(path.name for path in tmp_path.rglob("*.json*")) == ["cell.json", "trial_d0_m0_t0.json"]

@@ -80,11 +80,10 @@ ELSEWHERE = {
     ),
 }
 """Recipes that another test runs, or shows to be part of one that runs here."""
-OWN_COMMAND = {"selftest/hang", "selftest/inference", "selftest/llm-determinism", "selftest/race"} | {
-    "selftest/stop-after",
-    "selftest/training",
-}
+OWN_COMMAND = {"selftest/hang", "selftest/inference", "selftest/llm-determinism", "selftest/race", "selftest/training"}
 """Minutes of planted faults: `aorta selftest` runs and judges them (docs/selftest.md)."""
+STOPPING = "selftest/stop-after"
+"""Planted faults to be counted: a test of its own below."""
 
 
 def shipped(name: str) -> Recipe:
@@ -160,6 +159,21 @@ def test_a_cell_of_a_shipped_recipe_passes(
     assert expected.items() <= result.resolved_env_vars.items()
 
 
+def test_the_fault_of_the_stopping_recipe_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One trial of each cell, struck for certain: what the rule counts is there, and only there."""
+    monkeypatch.setenv("AORTA_LOCK_DIR", str(tmp_path / "locks"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    recipe = shipped(STOPPING)
+    faulty, clean = recipe.cells
+    struck = Way(sizes={"inject": {**faulty.workload_config["inject"], "probability": 1.0}})
+    verdicts = [
+        run_cell(recipe, cell, way, tmp_path / cell.name).verdict
+        for cell, way in ((faulty, struck), (clean, AS_IT_STANDS))
+    ]
+    assert recipe.stop_after is not None
+    assert verdicts == [recipe.stop_after.event_verdict, "pass"]
+
+
 @pytest.mark.parametrize("name", sorted(OWN_COMMAND))
 def test_a_recipe_of_planted_faults_runs_by_its_own_command(name: str) -> None:
     """Named here, so that nobody takes it for run."""
@@ -170,7 +184,7 @@ def test_every_shipped_recipe_is_accounted_for() -> None:
     """Run here, run elsewhere, or named above; recipes that wrap commands have tests of their own."""
     root = resource_path("recipes")
     names = {path.relative_to(root).with_suffix("").as_posix() for path in root.rglob("*.yaml")}
-    assert {name for name in names if not name.startswith("probe/")} == {*WAYS, *ELSEWHERE, *OWN_COMMAND}
+    assert {name for name in names if not name.startswith("probe/")} == {*WAYS, *ELSEWHERE, *OWN_COMMAND, STOPPING}
 
 
 @pytest.mark.parametrize("name", ELSEWHERE)

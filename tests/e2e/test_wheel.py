@@ -33,10 +33,13 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_wheel_carries_the_workflow(wheel: Path) -> None:
-    """Snakefile, rules, profile, schemas, settings and every shipped recipe are inside."""
+    """Snakefile, rules, profile, schemas, settings, every shipped recipe and all of the package are inside."""
     names = set(zipfile.ZipFile(wheel).namelist())
     listed = run(["git", "ls-files", "Snakefile", "workflow", "profiles", "schemas", "config", "recipes"], REPOSITORY)
     expected = {f"aorta/_data/{name}" for name in listed.splitlines() if (REPOSITORY / name).is_file()}
+    # What lies in the package beside its modules, such as templates and HIP sources.
+    package = run(["git", "ls-files", "aorta"], REPOSITORY).splitlines()
+    expected |= {name for name in package if (REPOSITORY / name).is_file()}
     assert len(expected) > 15
     assert expected - names == set()
     assert not [name for name in names if name.startswith(("tests/", "benchmarks/"))]

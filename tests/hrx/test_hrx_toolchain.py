@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
 from aorta.hrx.preload import PreloadError, refuse_ignored, require_preloads
-from aorta.hrx.toolchain import HipSetupError, compile_program, compiler_environment, find_hipcc, require_device
+from aorta.hrx.toolchain import (
+    ROCM_HIPCC,
+    SOURCES,
+    HipSetupError,
+    compile_program,
+    compiler_environment,
+    find_hipcc,
+    require_device,
+)
+from aorta.hrx.workload import HipWorkload
+from aorta.workloads.hrx import HrxWorkload
+from aorta.workloads.hrx_perf import HrxPerfWorkload
 
 
 @pytest.fixture
@@ -81,9 +93,9 @@ def test_a_failed_compilation_shows_what_the_compiler_said(tmp_path: Path, scrip
     compiler.chmod(0o755)
     with pytest.raises(HipSetupError) as caught:
         compile_program(
-            str(compiler), "perf.hip", tmp_path / "perf", flags=["-O2"], env=dict(os.environ), timeout_sec=0.2
+            str(compiler), "perf.hip", tmp_path / "perf", flags=["-ldl", "-O2"], env=dict(os.environ), timeout_sec=0.2
         )
-    assert f"{compiler} -O2 -o {tmp_path}/perf" in str(caught.value)
+    assert f"{compiler} -O2 -o {tmp_path}/perf {SOURCES}/perf.hip -ldl" in str(caught.value)
     assert words in str(caught.value)
 
 
@@ -115,3 +127,17 @@ def test_the_loader_s_word_is_understood() -> None:
     )
     with pytest.raises(PreloadError, match=r"ignored '/opt/hrx/lib/libhrx.so' of LD_PRELOAD.*wrong ELF class"):
         refuse_ignored(f"hello\n{line}\nbye\n")
+
+
+@pytest.mark.skipif(
+    shutil.which(os.environ.get("HIPCC") or "hipcc") is None and not ROCM_HIPCC.exists(), reason="needs hipcc"
+)
+@pytest.mark.parametrize("workload", [HrxWorkload, HrxPerfWorkload])
+def test_the_real_compiler_takes_the_sources(workload: type[HipWorkload], tmp_path: Path) -> None:
+    """Each program is compiled with its own flags, for a target that every ROCm since 5 knows; no device is needed."""
+    hipcc = find_hipcc(None, os.environ)
+    for source, flags in workload.programs.items():
+        output = tmp_path / source
+        target = ["--offload-arch=gfx90a", *flags]
+        compile_program(hipcc, source, output, flags=target, env=dict(os.environ), timeout_sec=300)
+        assert output.stat().st_size > 0

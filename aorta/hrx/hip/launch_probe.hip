@@ -104,7 +104,7 @@ int main(int argc, char** argv) {
     return kStartedWrongly;
   }
   const char* const probe = argv[1];
-  report_device_and_runtime();
+  report_runtime_and_device();
   int* const in = device_int(kInput);
   int* const out = device_int(0);
   CHECK_HIP(hipDeviceSynchronize());

@@ -149,7 +149,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: %s gemm|triad SIZE ITERS WARMUP\n", argv[0]);
     return kStartedWrongly;
   }
-  report_device_and_runtime();
+  report_runtime_and_device();
   if (is_gemm) {
     run_gemm(static_cast<size_t>(size), iters, warmup);
   } else {

@@ -27,8 +27,14 @@ constexpr int kCallFailed = 4;
     }                                                                               \
   } while (false)
 
-// Ends the program where there is no device; otherwise says which device, and which library answers HIP calls.
-inline void report_device_and_runtime() {
+// Says which library answers HIP calls, and which device there is; ends the program where there is none.
+inline void report_runtime_and_device() {
+  // hipMalloc is an overloaded function in C++, and its address may be the program's own stub: ask the loader.
+  Dl_info found{};
+  void* const address = dlsym(RTLD_DEFAULT, "hipMalloc");
+  if (address != nullptr && dladdr(address, &found) != 0 && found.dli_fname != nullptr) {
+    std::printf("aorta hip_runtime %s\n", found.dli_fname);
+  }
   int count = 0;
   const hipError_t status = hipGetDeviceCount(&count);
   if (status != hipSuccess || count < 1) {
@@ -38,12 +44,6 @@ inline void report_device_and_runtime() {
   hipDeviceProp_t properties;
   CHECK_HIP(hipGetDeviceProperties(&properties, 0));
   std::printf("aorta device_name %s\n", properties.name);
-  // hipMalloc is an overloaded function in C++, and its address may be the program's own stub: ask the loader.
-  Dl_info found{};
-  void* const address = dlsym(RTLD_DEFAULT, "hipMalloc");
-  if (address != nullptr && dladdr(address, &found) != 0 && found.dli_fname != nullptr) {
-    std::printf("aorta hip_runtime %s\n", found.dli_fname);
-  }
   std::fflush(stdout);
 }
 

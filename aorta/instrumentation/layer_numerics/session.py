@@ -1,0 +1,278 @@
+"""Hooks every module of the process, collects a step's measurements on the devices, and reads them once at its end.
+
+Nothing here may change or end the run that is watched: hooks return nothing, gradients are seen by hooks on tensors,
+which leave the graph alone, and whatever goes wrong is warned about once and then left out. Imports torch.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.nn.modules import module as hooks
+from torch.optim import optimizer as optimizers
+
+from aorta.instrumentation.layer_numerics.log import Log, row
+from aorta.instrumentation.layer_numerics.spec import Follow, Scope, Spec, Warn
+from aorta.instrumentation.layer_numerics.stats import first_bad_index, local_values, measure, merge, to_host
+
+_MAX_DEPTH = 3
+"""How deep nested tuples, lists and mappings of tensors are looked into."""
+
+
+class _Layer:
+    """What is known of a module: its name, and what is measured of it."""
+
+    def __init__(self, name: str, channels: frozenset[str], follows: tuple[Follow, ...]) -> None:
+        self.name, self.channels, self.follows = name, channels, follows
+
+
+class _Measured:
+    """The measurements of one layer and channel in this step, on its device."""
+
+    def __init__(self, vector: torch.Tensor) -> None:
+        self.vector = vector
+        self.index: torch.Tensor | None = None
+        self.address: int | None = None
+
+    def whole(self) -> torch.Tensor:
+        """Returns everything that is to be read, as one vector."""
+        return self.vector if self.index is None else torch.cat([self.vector, self.index.reshape(1)])
+
+
+class Session:
+    """Measures from its making to :meth:`close`.
+
+    Args:
+        spec: What to measure.
+        rank: This process's rank.
+        warn: Told, once each, what cannot be measured.
+
+    Raises:
+        OSError: The log cannot be made.
+    """
+
+    def __init__(self, spec: Spec, rank: int, warn: Warn) -> None:
+        self._spec = spec
+        self._said: set[str] = set()
+        self._log = Log(spec.folder, rank, spec.sample_every, spec.pre_context)
+        self._tell = warn
+        self._folder, self._rank = spec.folder, rank
+        self._layers: weakref.WeakKeyDictionary[torch.nn.Module, _Layer] = weakref.WeakKeyDictionary()
+        self._roots = 0
+        self._seen: dict[Scope, int] = {}
+        self._depth = 0
+        self._step = 0
+        self._calls = 0
+        self._measured: dict[tuple[str, str], _Measured] = {}
+        self._by_optimizer: bool | None = None if spec.step_end == "auto" else spec.step_end == "optimizer"
+        self._closed = False
+        self._handles = [
+            hooks.register_module_forward_pre_hook(self._guarded(self._before_forward)),
+            hooks.register_module_forward_hook(self._guarded(self._after_forward), with_kwargs=True, always_call=True),
+            optimizers.register_optimizer_step_pre_hook(self._guarded(self._before_update)),
+            optimizers.register_optimizer_step_post_hook(self._guarded(self._after_update)),
+        ]
+
+    def close(self) -> None:
+        """Ends the last step, takes the hooks away and writes the summary; a second call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        for handle in self._handles:
+            handle.remove()
+        self._guarded(self._end_step)()
+        try:
+            self._log.close()
+        except (OSError, ValueError) as error:
+            self._warn(f"the summary cannot be written: {error}")
+
+    def _warn(self, message: str) -> None:
+        if message not in self._said:
+            self._said.add(message)
+            self._log.warn(message)
+            self._tell(message)
+
+    def _guarded(self, function: Callable[..., None]) -> Callable[..., None]:
+        def guarded(*args: Any) -> None:
+            # Inside a compiler's trace there are no values to look at.
+            if torch.compiler.is_compiling():
+                return
+            try:
+                function(*args)
+            except Exception as error:
+                self._warn(f"{function.__name__.strip('_')}: {type(error).__name__}: {error}")
+
+        return guarded
+
+    @property
+    def _is_measuring(self) -> bool:
+        return self._spec.pre_context > 0 or self._step % self._spec.sample_every == 0
+
+    def _before_forward(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
+        self._depth += 1
+        if self._depth == 1:
+            self._begin_model(module)
+        layer = self._layers.get(module)
+        if layer is None or not self._is_measuring:
+            return
+        if "input" in layer.channels:
+            self._take_all(layer, "input", args)
+        for channel in ("weight", "bias"):
+            # A weight that many calls share in a step is measured once.
+            if channel in layer.channels and (layer.name, channel) not in self._measured:
+                self._take(layer.name, channel, getattr(module, channel, None))
+        if "igrad" in layer.channels and torch.is_grad_enabled():
+            self._take_gradients(layer.name, args)
+
+    def _after_forward(self, module: torch.nn.Module, args: Any, kwargs: Mapping[str, Any], output: Any) -> None:
+        self._depth = max(0, self._depth - 1)
+        layer = self._layers.get(module)
+        if layer is None or not self._is_measuring:
+            return
+        if "input" in layer.channels and kwargs:
+            self._take_all(layer, "input", kwargs)
+        if "igrad" in layer.channels and torch.is_grad_enabled() and kwargs:
+            self._take_gradients(layer.name, kwargs)
+        if "output" in layer.channels:
+            self._take_all(layer, "output", output)
+        for follow in layer.follows:
+            for place, value in (("input", (args, kwargs)), ("output", output)):
+                if follow.at in ("stage", place):
+                    for tensor in _named(value, follow.tensor):
+                        self._take(layer.name, f"{follow.tensor}@{place}", tensor, follow.bounds)
+
+    def _before_update(self, _optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        if self._is_measuring:
+            for module, layer in list(self._layers.items()):
+                if "grad" in layer.channels:
+                    for parameter in module.parameters(recurse=False):
+                        self._take(layer.name, "grad", parameter.grad)
+
+    def _after_update(self, _optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        if self._spec.step_end == "auto":
+            self._by_optimizer = True
+        if self._by_optimizer:
+            self._end_step()
+
+    def _begin_model(self, model: torch.nn.Module) -> None:
+        """At each call of a whole model: learns its layers, and ends the step of the one before where that is due."""
+        if self._by_optimizer is None and self._calls:
+            # The first step has no update yet to tell that there will be some. The type is asked, not the object: a
+            # proxy's may be gone.
+            self._by_optimizer = any(issubclass(type(item), torch.optim.Optimizer) for item in gc.get_objects())
+        if self._by_optimizer is False and self._calls:
+            self._end_step()
+        self._calls += 1
+        if model not in self._layers:
+            self._learn(model)
+
+    def _learn(self, model: torch.nn.Module) -> None:
+        # Several models may have layers of equal names.
+        prefix = "" if self._roots == 0 else f"{type(model).__name__}{self._roots}:"
+        self._roots += 1
+        for path, module in model.named_modules():
+            name = f"{prefix}{path or type(model).__name__}"
+            kind, is_leaf = type(module).__name__, next(module.children(), None) is None
+            channels = {
+                channel
+                for watch in self._spec.watch
+                if self._is_in(watch.scope, name, kind, is_leaf)
+                for channel in watch.tensors
+            }
+            follows = tuple(follow for follow in self._spec.follow if self._is_in(follow.scope, name, kind, is_leaf))
+            self._layers[module] = _Layer(name, frozenset(channels), follows)
+
+    def _is_in(self, scope: Scope, name: str, kind: str, is_leaf: bool) -> bool:
+        if not scope.matches(name, kind, is_leaf):
+            return False
+        number = self._seen.get(scope, 0)
+        self._seen[scope] = number + 1
+        return number % scope.stride == 0
+
+    def _take_all(self, layer: _Layer, channel: str, value: Any) -> None:
+        for tensor in _tensors(value):
+            self._take(layer.name, channel, tensor)
+
+    def _take_gradients(self, name: str, value: Any) -> None:
+        step = self._step
+        take = self._guarded(lambda gradient: self._take(name, "igrad", gradient) if step == self._step else None)
+        for tensor in _tensors(value):
+            if tensor.requires_grad:
+                tensor.register_hook(take)
+
+    def _take(self, name: str, channel: str, value: Any, bounds: tuple[float, float] | None = None) -> None:
+        """Measures a tensor on its device; several in one step are joined."""
+        if (tensor := local_values(value)) is None or not (tensor.is_floating_point() or bounds is not None):
+            return
+        with torch.no_grad():
+            vector = measure(tensor, self._spec.huge, bounds)
+            known = self._measured.get((name, channel))
+            if known is None:
+                known = self._measured[name, channel] = _Measured(vector)
+                if "addr" in self._spec.diagnostics:
+                    known.address = tensor.data_ptr()
+            else:
+                known.vector = merge(known.vector, vector.to(known.vector.device))
+            if "locate" in self._spec.diagnostics:
+                index = first_bad_index(tensor).to(known.vector.device)
+                known.index = index if known.index is None else torch.where(known.index < 0, index, known.index)
+
+    def _end_step(self) -> None:
+        """Reads everything that the step has measured with one copy from each device."""
+        step, measured, self._measured = self._step, self._measured, {}
+        self._step += 1
+        self._calls = 0
+        if not measured:
+            return
+        with torch.no_grad():
+            read = to_host([one.whole() for one in measured.values()])
+        rows = []
+        for ((layer, channel), one), values in zip(measured.items(), read, strict=True):
+            more: dict[str, Any] = {}
+            if one.index is not None:
+                index = int(values.pop())
+                more["first_bad_index"] = index if index >= 0 else None
+            if one.address is not None:
+                more["addr"] = hex(one.address)
+            rows.append(row(step, layer, channel, values, more))
+        had_bad = self._log.has_bad
+        self._log.add_step(step, rows)
+        if "alloc_snapshot" in self._spec.diagnostics and self._log.has_bad and not had_bad:
+            self._write_allocations()
+
+    def _write_allocations(self) -> None:
+        if not torch.cuda.is_available():
+            self._warn("alloc_snapshot: there is no device whose allocations could be listed")
+            return
+        torch.cuda.memory._dump_snapshot(os.path.join(self._folder, f"allocations_rank{self._rank}.pickle"))
+
+
+def _tensors(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
+    """Yields the tensors in a value, and in the tuples, lists and mappings in it."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif depth < _MAX_DEPTH and isinstance(value, Mapping | tuple | list):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _tensors(item, depth + 1)
+
+
+def _named(value: Any, name: str, depth: int = 0) -> Iterator[torch.Tensor]:
+    """Yields the tensors that a value holds under a name: a mapping's key, or a named tuple's or data class's field."""
+    if depth > _MAX_DEPTH or isinstance(value, torch.Tensor):
+        return
+    if isinstance(value, Mapping):
+        if name in value:
+            yield from _tensors(value[name])
+        for item in value.values():
+            yield from _named(item, name, depth + 1)
+    elif hasattr(value, "_fields") or hasattr(value, "__dataclass_fields__"):
+        if hasattr(value, name):
+            yield from _tensors(getattr(value, name))
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from _named(item, name, depth + 1)

@@ -61,6 +61,12 @@ def test_inline_environments_can_be_loaded_by_name(tmp_path: Path) -> None:
     assert (environment.docker, environment.env) == ("acme/box:2", {"B": "1"})
 
 
+def test_without_an_image_in_place_there_is_no_such_file(tmp_path: Path) -> None:
+    """The guide's listing: only when inline docker is used."""
+    keep_inline_environments(RunLayout(tmp_path, "w"), replace(example_plan(), environments={}))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_command_names_every_copy() -> None:
     """As the guide shows it; nothing without sidecars, and quoted where a shell needs it."""
     plan = example_plan()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,13 @@ def test_an_image_that_left_no_snapshot_has_a_placeholder(finished: Workspace) -
     run_dir = finished.only_run()
     assert json.loads((run_dir / "environments" / IMAGE / "env.json").read_text("utf-8"))["snapshot_captured"] is False
     assert json.loads((run_dir / "environments" / "local" / "env.json").read_text("utf-8"))["snapshot_captured"] is True
+
+
+def test_the_snapshot_precedes_the_environment_s_first_trial(finished: Workspace) -> None:
+    """What the trials did cannot show in it."""
+    snapshot = json.loads((finished.only_run() / "environments" / "local" / "env.json").read_text("utf-8"))
+    (record,) = [record for record in finished.trials() if record["cell"] == "baseline-local"]
+    assert datetime.fromisoformat(snapshot["captured_at"]) < datetime.fromisoformat(record["started_at"])
 
 
 def test_a_collector_on_a_built_in_workload_runs_without_output(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shlex
 import textwrap
 from pathlib import Path
@@ -130,6 +132,17 @@ def test_the_quick_reference_loads_as_it_stands(registry: Registry) -> None:
 def test_collector_fragments_load(registry: Registry, fragment: str, collectors: dict[str, dict[str, str]]) -> None:
     """List form, options, and one structured value."""
     assert completed(fragment, registry).collect == collectors
+
+
+def test_the_worked_examples_of_collectors_load(registry: Registry) -> None:
+    """Every recipe or fragment of one on the page that the guide refers to."""
+    page = (_CHECKOUT / "docs" / "layer-numerics.md").read_text("utf-8")
+    fragments = re.findall(r"^```yaml\n(collect:.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
+    assert len(fragments) >= 2
+    for fragment in fragments:
+        (options,) = completed(fragment, registry).collect.values()
+        # A structured value must be one: the logger only warns of what it cannot read.
+        assert isinstance(json.loads(options.get("NANLOG_SPEC", "{}")), dict)
 
 
 def test_the_settings_fragment_loads(registry: Registry) -> None:

@@ -68,7 +68,14 @@ def show(file: str, mitigations_files: tuple[str, ...], collect: str | None, as_
 
 
 @recipe.command()
-def schema() -> None:
+@click.option(
+    "--mode",
+    type=click.Choice(["matrix", "probe"]),
+    default="matrix",
+    show_default=True,
+    help="Kind of recipe: a matrix of a workload, or one that wraps a command.",
+)
+def schema(mode: str) -> None:
     """Print the JSON Schema of recipes.
 
     \b
@@ -77,4 +84,4 @@ def schema() -> None:
     """
     from aorta._resources import load_schema
 
-    click.echo(json.dumps(load_schema("recipe"), indent=2, ensure_ascii=False))
+    click.echo(json.dumps(load_schema("probe" if mode == "probe" else "recipe"), indent=2, ensure_ascii=False))

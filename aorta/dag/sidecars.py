@@ -82,6 +82,12 @@ def rerun_command(layout: RunLayout, plan: Plan) -> str | None:
     """
     if not plan.sidecars:
         return None
+    if plan.command is not None:
+        # A command runs where the sweep is started.
+        lines = [f"cd {shlex.quote(plan.command['cwd'])} && aorta sweep run --recipe {shlex.quote(str(layout.recipe))}"]
+        kept = [str(layout.run_dir / FOLDER / name) for name in copy_names(plan.sidecars)]
+        lines += [f"  --mitigations-file {shlex.quote(path)}" for path in kept]
+        return " \\\n".join([*lines, f"  -- {shlex.join(plan.command['argv'])}"])
     lines = [f"cd {shlex.quote(str(layout.run_dir))} && aorta sweep run --recipe {layout.recipe.name}"]
     lines += [f"  --mitigations-file {shlex.quote(f'{FOLDER}/{name}')}" for name in copy_names(plan.sidecars)]
     return " \\\n".join(lines)

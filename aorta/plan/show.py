@@ -28,7 +28,9 @@ def cell_lines(plan: Plan) -> list[str]:
     Args:
         plan: A plan just compiled, so that its cells carry their requests.
     """
-    lines = [f"{plan.recipe_source}: workload {plan.workload}, ticket {plan.ticket or 'none'}"]
+    wraps = any("probe" in request for request in cell_objects(plan))
+    what = "wraps a command" if wraps else f"workload {plan.workload}"
+    lines = [f"{plan.recipe_source}: {what}, ticket {plan.ticket or 'none'}"]
     for request in cell_objects(plan):
         baseline = " (baseline)" if request["cell"] == plan.confound["baseline_cell"] else ""
         lines += ["", f"{_printable(request['cell'])}{baseline}", *columns(_heading(request), indent="  ")]
@@ -46,6 +48,8 @@ def _heading(request: Mapping[str, Any]) -> list[list[str]]:
         ["environment", _place(request["environment"])],
         ["trials", f"{request['trials']} of {request['steps']} steps, {request['isolation']} isolation"],
     ]
+    if "probe" in request:
+        rows[-1] = ["trials", f"{request['trials']} runs of a command"]
     if request["launch"]["mode"] == "distributed":
         launch = request["launch"]
         rows.append(["ranks", f"{launch['nnodes'] * launch['nproc_per_node']} (at least {launch['min_world_size']})"])

@@ -44,5 +44,6 @@ def _check(file: str, registry: Registry) -> FileCheck:
         lines = [f"{shown}: {fault}" if fault.path else str(fault) for fault in error.errors]
         return FileCheck(file=file, valid=False, lines=tuple(lines))
     cells = len(recipe.cells)
-    told = f"{shown}: valid ({cells} {'cell' if cells == 1 else 'cells'} of workload {recipe.workload})"
+    what = "a command" if recipe.probe is not None else f"workload {recipe.workload}"
+    told = f"{shown}: valid ({cells} {'cell' if cells == 1 else 'cells'} of {what})"
     return FileCheck(file=file, valid=True, lines=(told,))

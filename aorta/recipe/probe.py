@@ -68,6 +68,9 @@ def check_probe_rules(data: Mapping[str, Any], registry: Registry, is_clean: IsC
     """
     if data.get("collect") and is_clean(("collect",)):
         yield from check_collect(data["collect"], ("collect",))
+        options = data["collect"] if isinstance(data["collect"], Mapping) else {}
+        for name, variables in options.items():
+            yield from _check_lines(data, name, variables or {}, ("collect",))
     faults = list(_check_names(data, registry, is_clean))
     yield from faults
     whole = not faults and "mitigation_axis" in data and all(is_clean((axis,)) for axis in AXES)
@@ -94,11 +97,15 @@ def _check_names(data: Mapping[str, Any], registry: Registry, is_clean: IsClean)
             for variable in variables:
                 if variable in LAUNCHER_IDENTITY:
                     yield Fault(place=place, message=identity_message(variable, f" (set by {name!r})"))
-                if data.get("env_passthrough_mode") == "file" and "\n" in variables[variable]:
-                    message = (
-                        f"{name!r} sets {variable} to text of several lines, which a file of variables cannot hold"
-                    )
-                    yield Fault(place=place, message=f"{message}; use env_passthrough_mode: inherit")
+            yield from _check_lines(data, name, variables, place)
+
+
+def _check_lines(data: Mapping[str, Any], name: str, variables: Mapping[str, str], place: Place) -> Iterator[Fault]:
+    """Refuses what a file with one line for each variable cannot hold."""
+    for variable, value in variables.items():
+        if data.get("env_passthrough_mode") == "file" and "\n" in value:
+            message = f"{name!r} sets {variable} to text of several lines, which a file of variables cannot hold"
+            yield Fault(place=place, message=f"{message}; use env_passthrough_mode: inherit")
 
 
 def _check_cells(

@@ -223,7 +223,15 @@ class CommandAttempt:
 
     def _shown_variables(self) -> dict[str, str]:
         """Returns the cell's variables, without the values that the recipe wants scrubbed."""
-        return self._overlay
+        if not self._probe["redaction"]:
+            return self._overlay
+        from aorta.probe.redact import VALUE, Redactor
+
+        redactor = Redactor.from_mapping(self._probe["redaction"])
+        return {
+            name: VALUE if redactor.is_secret(name) else redactor.redact(value)[0]
+            for name, value in self._overlay.items()
+        }
 
     def _keep(self, level: str) -> bool:
         """Removes what the recipe does not want kept of a run with this verdict; returns whether its logs stay."""

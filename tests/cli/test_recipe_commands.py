@@ -84,3 +84,13 @@ def test_show_merges_settings_and_collectors(aorta: Aorta, tmp_path: Path) -> No
 def test_schema_is_the_one_that_recipes_are_checked_against(aorta: Aorta) -> None:
     """An editor can be given it."""
     assert json.loads(aorta("recipe", "schema").stdout) == load_schema("recipe")
+    assert json.loads(aorta("recipe", "schema", "--mode", "probe").stdout) == load_schema("probe")
+
+
+def test_show_and_validate_a_recipe_that_wraps_a_command(aorta: Aorta) -> None:
+    """Neither needs the command."""
+    path = "recipes/probe/probe-template-bash.yaml"
+    assert aorta("recipe", "validate", path).stdout == f"{path}: valid (4 cells of a command)\n"
+    shown = aorta("recipe", "show", path).stdout
+    assert shown.startswith(f"{path}: wraps a command, ticket TICKET-1234\n")
+    assert "3 runs of a command" in shown

@@ -7,6 +7,7 @@ import pytest
 from tests.cli.conftest import Aorta
 
 RECIPE = "recipes/smoke/gpu-smoke.yaml"
+PROBE = "recipes/probe/example-probe-smoke.yaml"
 
 
 @pytest.mark.parametrize(
@@ -63,10 +64,34 @@ def test_an_unknown_collector(aorta: Aorta) -> None:
 
 @pytest.mark.parametrize("words", [("sweep", "run"), ("probe",), ("triage", "run")])
 def test_a_trailing_command_is_refused(aorta: Aorta, words: tuple[str, ...]) -> None:
-    """This version does not run recipes that wrap a command, and says so."""
+    """A matrix recipe has no use for one, and says so."""
     ended = aorta(*words, "--recipe", RECIPE, "--dry-run", "--", "echo", "hi")
     assert ended.exit_code == 2
     assert "'echo hi': a command belongs to recipes that wrap one" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("flag", "remedy"),
+    [
+        (("--trial-timeout", "5"), "trial_timeout: not for a recipe that wraps a command"),
+        (("--nproc-per-node", "2"), "nproc_per_node: not for a recipe that wraps a command"),
+        (("--rank-logs",), "rank_logs: not for a recipe that wraps a command"),
+    ],
+)
+def test_what_only_suits_a_workload_is_refused_for_a_command(aorta: Aorta, flag: tuple[str, ...], remedy: str) -> None:
+    """Nothing that a user gave is silently ignored."""
+    ended = aorta("sweep", "run", "--recipe", PROBE, *flag, "--dry-run", "--", "echo", "hi")
+    assert ended.exit_code == 2
+    assert remedy in ended.stderr
+
+
+@pytest.mark.parametrize("recipe", ["probe-template-bash", "probe-template-torchrun", "probe-template-buck2"])
+def test_the_guide_s_dry_run_of_a_handout(aorta: Aorta, recipe: str) -> None:
+    """Four cells, the command, and nothing written."""
+    ended = aorta("sweep", "run", "--recipe", f"recipes/probe/{recipe}.yaml", "--dry-run", "--", "echo", "hi")
+    assert ended.exit_code == 0, ended.stderr
+    assert "command   echo hi\n" in ended.stdout
+    assert "12 in 4 cells" in ended.stdout
 
 
 @pytest.mark.parametrize(

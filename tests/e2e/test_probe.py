@@ -285,6 +285,26 @@ def test_the_resolved_recipe_runs_again(workspace: Workspace) -> None:
     assert keys[0] == keys[1]
 
 
+def test_the_smoke_recipe_runs_from_an_empty_folder(workspace: Workspace) -> None:
+    """Word for word what its first lines say."""
+    recipe = "recipes/probe/example-probe-smoke.yaml"
+    ended = workspace.aorta("sweep", "run", "--recipe", recipe, "--", "echo", "hi")
+    assert ended.code == 0, ended.stderr
+    assert "all 4 trials passed" in ended.stdout
+    assert (folder(workspace, ticket="PROBE-188-SMOKE") / "stdout.log").read_text() == "hi\n"
+
+
+def test_secrets_are_taken_out_of_the_result(workspace: Workspace) -> None:
+    """The command gets the value; what is written for others has none."""
+    sidecar = {"version": 1, "mitigations": {"signed": {"API_TOKEN": "hunter2hunter2"}}}
+    (workspace.folder / "site.json").write_text(json.dumps(sidecar), "utf-8")
+    recipe = write_recipe(workspace, mitigation_axis=["signed"], redaction={"scrub_env_keys": ["*token*"]})
+    words = ["sweep", "run", "--recipe", recipe, "--mitigations-file", "site.json", "--", "printenv", "API_TOKEN"]
+    assert workspace.aorta(*words).code == 0
+    assert result(workspace, "signed-none")["env"] == {"API_TOKEN": "<redacted>"}
+    assert (folder(workspace, "signed-none") / "stdout.log").read_text() == "hunter2hunter2\n"
+
+
 def test_no_process_outlives_a_run(workspace: Workspace) -> None:
     """A daemon that the command leaves behind, in a session of its own, is ended with it."""
     assert probe(workspace, "bash", "-c", "setsid sleep 3600 & echo $! > child").code == 0

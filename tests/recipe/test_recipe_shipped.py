@@ -15,12 +15,10 @@ from aorta.registry import Registry
 _CHECKOUT = Path(__file__).resolve().parents[2]
 _GUIDE = Path(os.environ.get("AORTA_SHARED", _CHECKOUT.parent / "shared")) / "spec" / "recipes-guide.txt"
 _SHIPPED = sorted(resource_path("recipes").rglob("*.yaml"))
-# The recipes of the opaque-command flow have a schema of their own.
-_MATRIX = [path for path in _SHIPPED if path.parent.name != "probe"]
 _MARK = "# yaml-language-server: $schema="
 
 
-@pytest.mark.parametrize("path", _MATRIX, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", _SHIPPED, ids=lambda path: path.stem)
 def test_shipped_recipe_is_valid(path: Path, registry: Registry) -> None:
     """Every recipe that ships loads, and belongs to a ticket."""
     assert load_recipe(path, registry).ticket
@@ -51,13 +49,13 @@ def test_quick_reference_of_the_guide_loads_as_it_stands(registry: Registry) -> 
     assert (recipe.cells[1].collect, recipe.cells[2].trials, recipe.cells[2].steps) == ({}, 16, 8000)
 
 
-@pytest.mark.parametrize("name", ["recipe", "sidecar"])
+@pytest.mark.parametrize("name", ["recipe", "probe", "sidecar"])
 def test_schema_is_valid_json_schema(name: str) -> None:
     """Editors and other validators can use the schema."""
     Draft202012Validator.check_schema(load_schema(name))
 
 
-@pytest.mark.parametrize("name", ["recipe", "sidecar"])
+@pytest.mark.parametrize("name", ["recipe", "probe", "sidecar"])
 def test_every_rule_of_the_schema_says_what_is_right(name: str) -> None:
     """The loader's messages come from the schema, so each place with a rule must carry one."""
     rules = {"type", "enum", "const", "pattern", "minimum"}

@@ -27,6 +27,12 @@ def test_the_supervisor_imports_nothing_heavy() -> None:
     assert imported("aorta.run.trial") & FORBIDDEN == set()
 
 
+def test_the_supervisor_of_a_command_imports_nothing_heavy() -> None:
+    """What watches and judges a command is light too, and no other trial pays for it."""
+    assert imported("aorta.run.opaque") & FORBIDDEN == set()
+    assert "aorta.run.opaque" not in imported("aorta.run.trial")
+
+
 def test_the_worker_imports_nothing_heavy() -> None:
     """The worker adds nothing to what the workload imports itself."""
     assert imported("aorta.run.worker") & FORBIDDEN == set()

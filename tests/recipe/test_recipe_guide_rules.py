@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from aorta._resources import resource_path
 from aorta.recipe import RecipeSchemaError, dump_recipe, parse_recipe
 from aorta.registry import Registry
 
-FOLDERS = ["training", "inference", "llm-determinism", "race", "hrx", "emulated"]
+FOLDERS = ["training", "inference", "llm-determinism", "race", "hrx", "probe", "emulated"]
 CELL = {"name": "baseline-local", "mitigations": ["none"], "environment": "local"}
 WHOLE: dict[str, Any] = {"schema_version": 1, "workload": "training", "trials": 2, "steps": 3}
 
@@ -101,3 +102,11 @@ def test_no_baseline_is_an_error(registry: Registry) -> None:
 def test_the_guide_s_folder_ships(folder: str) -> None:
     """With recipes in it."""
     assert list(resource_path("recipes", folder).glob("*.yaml"))
+
+
+def test_the_guide_s_page_walks_through_each_template() -> None:
+    """docs/probe/handout-templates.md names every template that ships."""
+    page = (Path(__file__).parents[2] / "docs" / "probe" / "handout-templates.md").read_text("utf-8")
+    templates = [path.name for path in resource_path("recipes", "probe").glob("probe-template-*.yaml")]
+    assert len(templates) == 3
+    assert [name for name in templates if name not in page] == []

@@ -82,7 +82,12 @@ def launch_problems(plan: Plan, world: World, *, workflow: bool = False) -> list
     launch = (plan.cells[0].request or {})["launch"]
     problems = list(world.problems)
     if launch["mode"] != "distributed":
-        if world.rank is not None:
+        if world.rank is not None and plan.command is not None:
+            problems.append(
+                f"command: a launcher has started {world.size} processes (WORLD_SIZE), each of which would run it; "
+                "start aorta sweep run without torchrun, and let the command start its own ranks"
+            )
+        elif world.rank is not None:
             problems.append(
                 f"workload: '{plan.workload}' runs in a single process and a launcher has started {world.size} of them "
                 "(WORLD_SIZE), each of which would run the whole matrix; start aorta sweep run without torchrun"

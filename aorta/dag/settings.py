@@ -104,6 +104,8 @@ def _command(value: Any) -> tuple[tuple[str, ...], str]:
         return (), f"command: {value!r} names no program; give it and its arguments"
     if any("\0" in str(word) for word in words):
         return (), "command: holds a NUL character, which no program can be given"
+    if not all(map(_is_text, words)):
+        return (), f"command: {value!r} is not UTF-8 text; put what is not into a script"
     return tuple(words), ""
 
 

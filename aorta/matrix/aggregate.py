@@ -59,6 +59,7 @@ def aggregate(
         "aorta_version": plan.aorta_version,
         "ticket": plan.ticket,
         "workload": plan.workload,
+        **({} if plan.command is None else {"command": dict(plan.command)}),
         "plan_key": plan.key,
         "complete": present == expected,
         "trials_expected": expected,

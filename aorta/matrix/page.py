@@ -5,6 +5,7 @@ Each renderer puts the same page into its own format.
 
 from __future__ import annotations
 
+import shlex
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -67,6 +68,7 @@ def build_page(matrix: Matrix) -> Page:
     """Returns the page of a matrix."""
     header, rows = _table(matrix)
     sections = {
+        "Command": _command(matrix),
         "Warnings": capped(_warnings(matrix)),
         "First failures": capped(_first_failures(matrix["cells"])),
         "Failure hints": capped(_hints(matrix["cells"])),
@@ -88,6 +90,11 @@ def build_page(matrix: Matrix) -> Page:
             if lines
         ),
     )
+
+
+def _command(matrix: Matrix) -> list[str]:
+    command = matrix.get("command")
+    return [f"{shlex.join(command['argv'])} (in {command['cwd']})"] if command else []
 
 
 def _title(matrix: Matrix) -> str:

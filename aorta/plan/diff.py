@@ -79,11 +79,12 @@ def diff_runs(a: Run, b: Run) -> dict[str, Any]:
     """Compares two runs.
 
     Returns:
-        ``a`` and ``b`` (which runs these are); ``run``, the changes of workload, version, baseline, threshold and
-        order; ``cells_only_in_a`` and ``cells_only_in_b``; ``cells``, for each common cell that changed its
-        ``variables``, ``environment``, ``workload_config`` and ``settings``; ``snapshots``, the changes of each common
-        snapshot, and ``snapshots_only_in_a`` and ``_b``; ``rates``, for each common cell both sides' figures and
-        whether they ``differ``; ``inputs_differ``, whether anything but the rates does.
+        ``a`` and ``b`` (which runs these are); ``run``, the changes of workload, command, version, baseline, threshold
+        and order; ``cells_only_in_a`` and ``cells_only_in_b``; ``cells``, for each common cell that changed its
+        ``variables``, ``environment``, ``workload_config``, ``settings`` and ``probe`` (how a command is watched and
+        judged); ``snapshots``, the changes of each common snapshot, and ``snapshots_only_in_a`` and ``_b``; ``rates``,
+        for each common cell both sides' figures and whether they ``differ``; ``inputs_differ``, whether anything but
+        the rates does.
     """
     common = [name for name in a.requests if name in b.requests]
     cells = {name: _cell_changes(a.requests[name], b.requests[name]) for name in common}
@@ -125,10 +126,15 @@ def _run_facts(run: Run) -> dict[str, Any]:
     plan = run.plan
     return {
         "workload": plan.workload,
+        **({} if plan.command is None else {"command": dict(plan.command)}),
         "aorta_version": plan.aorta_version,
         "order_seed": plan.order_seed,
         "confound": dict(plan.confound),
     }
+
+
+def _watching(request: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in request.get("probe", {}).items() if key not in ("argv", "cwd")}
 
 
 def _cell_changes(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, list[Change]]:
@@ -140,6 +146,8 @@ def _cell_changes(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, list[
         "environment": list(_changes(_without(a["environment"], aside), _without(b["environment"], aside), "")),
         "workload_config": list(_changes(a["workload_config"], b["workload_config"], "")),
         "settings": list(_changes(_only(a, _SETTINGS), _only(b, _SETTINGS), "")),
+        # Which command it is, the runs themselves say.
+        "probe": list(_changes(_watching(a), _watching(b), "")),
     }
     return {name: changes for name, changes in parts.items() if changes}
 

@@ -22,6 +22,7 @@ from aorta.run.output import ErrorOutput
 from aorta.run.process import TOKEN_VARIABLE, Tree
 from aorta.run.ranks import TERM_GRACE_SEC
 from aorta.run.report import ReportFile
+from aorta.run.sanitize import plain, text
 from aorta.run.start import ENGINE_PREFIX
 
 TYPE_CHECKING = False
@@ -43,6 +44,7 @@ FOLDER_VARIABLE = "AORTA_TRIAL_DIR"
 COLLECT_VARIABLE = "AORTA_COLLECT"
 """Names of the attached collectors, separated by commas."""
 
+_COLLECTED_TO = "NANLOG_DIR"
 _POLL_SEC = 1.0
 _NOT_STARTED = "the worker did not start: "
 
@@ -160,6 +162,8 @@ class CommandAttempt:
         env[FOLDER_VARIABLE] = self._folder
         if self._cell["collect"]:
             env[COLLECT_VARIABLE] = ",".join(self._cell["collect"])
+            # Else the runs would write over each other's files, where they all run.
+            env.setdefault(_COLLECTED_TO, self._path("layer_numerics"))
         if self._probe["env_passthrough_mode"] == "file":
             path = self._path("probe.env")
             _write_private(path, "".join(f"{name}={value}\n" for name, value in self._overlay.items()))
@@ -216,9 +220,10 @@ class CommandAttempt:
             "cwd": self._probe["cwd"],
             "cell_name": self._arguments.cell,
             "trial_index": self._arguments.trial,
-            **{name: judged[name] for name in judged if name != "verdict"},
+            **{name: plain(judged[name]) for name in judged if name != "verdict"},
             "env": self._shown_variables(),
-            "collected": collected,
+            # Names of files may hold bytes that no JSON can.
+            "collected": plain(collected),
         }
 
     def _shown_variables(self) -> dict[str, str]:
@@ -260,11 +265,11 @@ def _clear(path: str) -> None:
         os.unlink(path)
 
 
-def _write_private(path: str, text: str) -> None:
+def _write_private(path: str, content: str) -> None:
     """Writes a new file that only its owner may read."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with open(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
-        file.write(text)
+        file.write(content)
 
 
 def _judge(
@@ -298,7 +303,8 @@ def _workload_result(found: Classification, observation: Observation) -> dict[st
         "failure_count": len(found.failure_detectors_fired),
         "first_failure_iteration": None,
         "failure_details": [
-            {"detector": name, "hint": _hint(name, found.capture.get(name))} for name in found.failure_detectors_fired
+            {"detector": name, "hint": text(_hint(name, found.capture.get(name)))}
+            for name in found.failure_detectors_fired
         ],
         "total_iterations": steps,
         "step_times_ms": list(found.step_times_ms),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -35,3 +36,34 @@ def test_other_values_are_refused(key: str, value: Any) -> None:
     """The message says the key and what it may be."""
     with pytest.raises(SettingsError, match=f"{key}: must be a non-empty string or a list of strings or null, not "):
         read_settings({"recipe": "r.yaml", key: value})
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("bash run.sh --fast 'a b'", ("bash", "run.sh", "--fast", "a b")),
+        (["bash", "-c", "a; b", ""], ("bash", "-c", "a; b", "")),
+        (None, ()),
+    ],
+)
+def test_a_command(given: object, words: tuple[str, ...]) -> None:
+    """One string is split as a shell would; a list is taken word for word."""
+    assert read_settings({"recipe": "r", "command": given}).command == words
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ('bash -c "echo', 'give a list: command=\'["bash", "-c", "a; b"]\''),
+        ("''", "names no program"),
+        ([], "names no program"),
+        (["a\0b"], "NUL"),
+        (["\udcff"], "not UTF-8"),
+        (["a", 1], "must be a non-empty string or a list of strings"),
+        (True, "must be a non-empty string or a list of strings"),
+    ],
+)
+def test_a_command_that_cannot_be(given: object, message: str) -> None:
+    """Each is refused with its reason."""
+    with pytest.raises(SettingsError, match=re.escape(message)):
+        read_settings({"recipe": "r", "command": given})

@@ -241,9 +241,10 @@ def test_step_times_are_compared(workspace: Workspace) -> None:
 def test_collectors_reach_the_command_as_variables(workspace: Workspace) -> None:
     """A workload would get them in its configuration; a command gets the same names as variables."""
     collect = {"layer_numerics": {"NANLOG_SAMPLE_EVERY": "10"}}
-    script = 'echo "$AORTA_COLLECT $NANLOG_SAMPLE_EVERY"'
+    script = 'echo "$AORTA_COLLECT $NANLOG_SAMPLE_EVERY $NANLOG_DIR"'
     assert probe(workspace, "bash", "-c", script, collect=collect).code == 0
-    assert (folder(workspace) / "stdout.log").read_text() == "layer_numerics 10\n"
+    where = folder(workspace) / "layer_numerics"
+    assert (folder(workspace) / "stdout.log").read_text() == f"layer_numerics 10 {where}\n"
 
 
 @pytest.mark.parametrize("words", [("sweep", "run"), ("probe",), ("triage", "run")])

@@ -26,7 +26,7 @@ from aorta.matrix import (
     write_matrix,
 )
 from aorta.matrix.__main__ import main
-from aorta.matrix.page import varying_config
+from aorta.matrix.page import build_page, varying_config
 from aorta.matrix.text import (
     capped,
     decimals_for,
@@ -109,6 +109,17 @@ def test_verdict_sentence(outcomes: list[str], expected: str) -> None:
 def test_a_run_without_a_ticket_is_named_by_its_workload() -> None:
     """There is no 'None' in a title."""
     assert page([request("a")], [], ticket=None).startswith("# training, INCOMPLETE: 4 of 4 trials missing\n")
+
+
+def test_the_page_of_a_command_says_which_command_it_was() -> None:
+    """Quoted as for a shell, with the folder that it ran in; a matrix of a workload has no such part."""
+    cell = request("a")
+    command = {"argv": ["bash", "-c", "echo <b>"], "cwd": "/work"}
+    matrix = matrix_of([cell], [record(cell)], command=command)
+    Draft202012Validator(load_schema("matrix")).validate(matrix)
+    assert "bash -c 'echo <b>' (in /work)" in build_page(matrix).sections[0][1][0]
+    assert "<b>" not in render_html(matrix)
+    assert "Command" not in dict(build_page(matrix_of([cell], [record(cell)])).sections)
 
 
 def test_an_ignored_image_is_said_in_its_row() -> None:

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
+from aorta.dag.launching import World, launch_problems
 from aorta.dag.planning import NO_WORKLOAD
 from aorta.plan.compile import CompileSettings, compile_plan
+from aorta.plan.diff import diff_runs, read_run
 from aorta.plan.model import Plan
 from aorta.plan.rundir import RunChoice, RunDirError, choose_run, materialise, read_plan
 from aorta.recipe import parse_recipe, resolved_recipe
@@ -136,3 +138,18 @@ def test_the_plan_is_read_back_with_its_command(planned: Compile, tmp_path: Path
     """A job process runs what the main process was given."""
     plan = start(planned("a", "b c"), tmp_path).plan
     assert read_plan(tmp_path / "T").command == plan.command
+
+
+def test_the_comparison_of_two_runs_names_the_command_and_the_patterns(planned: Compile, tmp_path: Path) -> None:
+    """What somebody changed between two runs, and nothing else."""
+    start(planned("a"), tmp_path / "one")
+    start(planned("b", hang_window_sec=90), tmp_path / "two")
+    found = diff_runs(read_run(tmp_path / "one" / "T"), read_run(tmp_path / "two" / "T"))
+    assert found["run"] == [{"key": "command.argv", "a": ["a"], "b": ["b"]}]
+    assert found["cells"] == {"none-none": {"probe": [{"key": "settings.hang_window_sec", "a": 30.0, "b": 90.0}]}}
+
+
+def test_a_launcher_that_would_start_the_command_on_every_rank_is_refused(planned: Compile) -> None:
+    """The command starts its own ranks."""
+    (problem,) = launch_problems(planned(), World(nnodes=1, nproc_per_node=4, rank=0))
+    assert problem.startswith("command: a launcher has started 4 processes (WORLD_SIZE)")

@@ -54,7 +54,7 @@ def test_a_matrix_runs_on_a_cluster_of_plain_commands(workspace: Workspace, clus
     assert len(list((workspace.folder / "queue").glob("*.code"))) == 3
 
 
-@pytest.mark.parametrize("name", ['it\'s "so", 100%: ok', "17"])
+@pytest.mark.parametrize("name", ["it's so, 100%: ok", "17"])
 def test_jobs_are_told_their_run_directory(workspace: Workspace, cluster: list[str], name: str) -> None:
     """Whatever it is called, and however its name would read as a number."""
     config = workspace.folder / "settings.json"

@@ -126,23 +126,32 @@ def _judge_end(observation: Observation, settings: ProbeSettings, result: Classi
 
     code = observation.exit_code
     if observation.exec_error is not None:
-        fire("exec_failed", observation.exec_error)
+        fire("exec_failed", {"excerpt": observation.exec_error})
         return
     if observation.timed_out:
-        fire("timeout", {"walltime_sec": observation.walltime_sec})
+        fire("timeout", {"excerpt": f"ended at its time limit, after {observation.walltime_sec:.1f} s"})
     if observation.core_dumped:
-        fire("coredump", {"exit_code": code})
+        fire("coredump", {"excerpt": "its wait status says that core was dumped", "exit_code": code})
     if observation.was_cut or not code:
         return
     if code in _NOT_STARTED:
-        fire("exec_failed", f"exit code {code}: a shell could not start a command")
+        fire("exec_failed", {"excerpt": f"exit code {code}: a shell could not start a command", "exit_code": code})
         return
-    fire("exit_nonzero", {"exit_code": code})
+    fire("exit_nonzero", {"excerpt": _exit_text(code), "exit_code": code})
     # A shell ends with 128 + n when its command died of signal n.
     number = -code if code < 0 else code - 128
     for name, signum in _SIGNALS.items():
         if number == signum:
-            fire(name, {"exit_code": code})
+            fire(name, {"excerpt": _exit_text(code), "exit_code": code})
+
+
+def _exit_text(code: int) -> str:
+    """Returns an exit code as a person reads it."""
+    number = -code if code < 0 else code - 128
+    try:
+        return f"exit code {code} ({signal.Signals(number).name})"
+    except ValueError:
+        return f"exit code {code}"
 
 
 def _judge_hang(observation: Observation, settings: ProbeSettings, result: Classification) -> None:
@@ -161,7 +170,7 @@ def _judge_host(observation: Observation, settings: ProbeSettings, result: Class
             result.fire(name, {"count": len(seen), "excerpt": seen[0]})
     growth, limit = observation.vram_growth_mib, settings.vram_growth_mib
     if growth is not None and limit is not None and growth > limit and settings.is_on("vram_growth"):
-        result.fire("vram_growth", {"growth_mib": growth, "limit_mib": limit})
+        result.fire("vram_growth", {"excerpt": f"grew by {growth:.0f} MiB", "growth_mib": growth, "limit_mib": limit})
     if observation.throttled and settings.is_on("thermal_throttle"):
         result.fire("thermal_throttle", observation.throttled)
 
@@ -284,7 +293,7 @@ def _judge_pattern(search: Search, observation: Observation, values: Mapping[str
     if search.regex is None:
         assert search.condition is not None
         holds = search.condition.holds(values)
-        seen: dict[str, Any] = {"condition": pattern.condition}
+        seen: dict[str, Any] = {"excerpt": pattern.condition}
     else:
         holds = search.match is not None
         seen = search.match.to_json() if search.match is not None else {}
@@ -293,6 +302,6 @@ def _judge_pattern(search: Search, observation: Observation, values: Mapping[str
     elif search.given_up is not None:
         # A check that was asked for and not made is no pass.
         asked = pattern.required_for_pass or pattern.on_match == "fail"
-        result.fire(pattern.id, {"given_up": search.given_up}, "error" if asked else "warn")
+        result.fire(pattern.id, {"excerpt": f"given up: {search.given_up}"}, "error" if asked else "warn")
     elif pattern.required_for_pass and _came_to_its_end(observation):
-        result.fire(pattern.id, {"missing": "required for a pass, and not found"}, "fail")
+        result.fire(pattern.id, {"excerpt": "required for a pass, and not found"}, "fail")

@@ -47,7 +47,12 @@ class Hang:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the finding as a mapping that has a JSON form."""
-        return {"after_sec": self.after_sec, "quiet_sec": self.quiet_sec, "unavailable": self.unavailable}
+        return {
+            "excerpt": str(self),
+            "after_sec": self.after_sec,
+            "quiet_sec": self.quiet_sec,
+            "unavailable": self.unavailable,
+        }
 
 
 class Observation:
@@ -216,10 +221,10 @@ class Observer:
             if reason is not None:
                 unavailable["tier3.kernel_log"] = reason
         throttled, reason = self._gpu.finish(self._settings.tier_is_on("tier3"))
-        if reason is not None:
-            unavailable["tier3.thermal_throttle"] = reason
         if self._gpu.unavailable is not None:
             unavailable["gpu"] = self._gpu.unavailable
+        if reason is not None and reason != self._gpu.unavailable:
+            unavailable["tier3.thermal_throttle"] = reason
         if self._io_unavailable is not None:
             unavailable["tier2.io"] = self._io_unavailable
         self._spent["tier3"] += time.perf_counter() - started

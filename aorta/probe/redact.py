@@ -36,7 +36,10 @@ _KEYS = ("scrub_env_keys", "scrub_paths", "scrub_ip_addresses")
 # KEY=value, KEY: value, "KEY": "value"; of a line that begins with KEY= (as env prints it) everything is the value.
 _ASSIGNMENT = (
     r"(?P<head>(?<![A-Za-z0-9_])(?P<key>{keys})(?:\\?[\"'])?[ \t]{{0,8}}[:=][ \t]{{0,8}})"
-    r"(?P<value>\\\"(?:[^\"\\\n]|\\\\.|\\(?!\"))*\\\"|\"(?:\\.|[^\"\\\n])*\"|'[^'\n]*'"
+    # A value in quotes, in quotes that are escaped themselves, and one whose quotes do not end: all to the line's end.
+    # Each way to go on begins differently, so that no text takes more than one look.
+    r"(?P<value>\\\"(?:[^\"\\\n]|\\{{4}}|\\{{3}}\"|\\{{1,2}}[^\"\\\n])*\\\"|\"(?:\\.|[^\"\\\n])*\"|'[^'\n]*'"
+    r"|\\?[\"'][^\n]*"
     r"|(?:(?:Bearer|Basic|Token)[ \t]+)?(?![\[{{])[^\s,;}}\]\"'\\]+)"
 )
 _WHOLE_LINE = r"(?m:^)(?P<head>(?:export[ \t]+)?(?P<key>{keys})=)(?P<value>[^\r\n]+)"
@@ -46,7 +49,7 @@ _PATHS = re.compile(
     rf"(?:(?<![\w.~/<>-])|(?<=file://))(?:/(?!{_SYSTEM}/|path>){_PART}(?:/{_PART})+/?|/root\b(?:/{_PART})*/?)"
     rf"|(?<![\w.~/-])~[\w-]*(?:/{_PART})+/?"
 )
-_FILE = re.compile(r"[\w+@%=-][\w.+@%~=-]*\.[A-Za-z0-9]{1,8}")
+_FILE = re.compile(r"[\w+@%=-][\w.+@%~=-]*\.[A-Za-z][A-Za-z0-9]{0,7}")
 _IPV4 = re.compile(r"(?<![A-Za-z0-9_.])(?:\d{1,3}\.){3}\d{1,3}(?![A-Za-z0-9_]|\.\d)")
 _IPV6 = re.compile(
     r"(?<![\w:.])(?=[0-9A-Fa-f]*:)[0-9A-Fa-f:]{2,39}(?:(?<=:)(?:\d{1,3}\.){3}\d{1,3})?(?:%\w+)?(?![\w:]|\.\d)"

@@ -243,7 +243,7 @@ def test_a_catastrophic_pattern_is_given_up(judge: Judge, monkeypatch: pytest.Mo
     result = judge("a" * 4000 + "!\nneedle\n", settings=settings)
     assert time.process_time() - started < 5
     assert (result.error_detectors_fired, result.warn_detectors_fired) == (["slow"], ["quick"])
-    assert "line 1 of stdout" in result.capture["slow"]["given_up"]
+    assert "line 1 of stdout" in result.capture["slow"]["excerpt"]
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,18 @@ def sweep() -> None:
     "--nproc-per-node",
     type=click.IntRange(min=1, max=1024),
     metavar="N",
-    help="Ranks of each trial of a distributed workload, started on this host [default: 1; under torchrun, its own].",
+    help="Ranks of each distributed trial, on this host or on each node [default: 1; under torchrun, its own].",
+)
+@click.option(
+    "--nodes",
+    type=click.IntRange(min=1, max=65536),
+    metavar="N",
+    help="Nodes that each distributed trial is spread over, on SLURM or inside an allocation [default: 1].",
+)
+@click.option(
+    "--profile",
+    metavar="NAME|DIR",
+    help="Where jobs run: slurm, or the folder of a Snakemake profile [default: this host].",
 )
 @click.option("--rank-logs", is_flag=True, help="Keep the output of every rank beside its trial's record.")
 @click.option("--verbose", "-v", is_flag=True, help="Show Snakemake's own log.")
@@ -126,6 +137,7 @@ def run(context: click.Context, /, **given: Any) -> None:
         --mitigation-axis none,tf32_off,xnack --environment-axis local,image:rocm/pytorch:nightly \\
         --workload-config model.num_layers=4
       aorta sweep run --recipe recipes/probe/probe-template-bash.yaml -- bash launch.sh --steps 100
+      aorta sweep run --profile slurm --nodes 2 --nproc-per-node 8 --recipe recipes/race/race_smoke.yaml
     """
     from aorta.dag.runner import dry_run_text, run_sweep
     from aorta.recipe.flags import MatrixFlags
@@ -139,7 +151,7 @@ def run(context: click.Context, /, **given: Any) -> None:
     elif not options.given(context, ("mode", *_RECIPE_FLAGS)):
         raise click.UsageError("give --recipe FILE, or --mode matrix with --workload, --trials and --steps")
     config: dict[str, object] = {"output": given["output"]}
-    optional = ("recipe", "run_dir", "devices", "trial_timeout", "nproc_per_node")
+    optional = ("recipe", "run_dir", "devices", "trial_timeout", "nodes", "nproc_per_node")
     config.update({name: given[name] for name in optional if given[name] is not None})
     config.update({name: True for name in ("fresh", "refresh", "strict", "rank_logs") if given[name]})
     if given["collect"] is not None:
@@ -151,13 +163,13 @@ def run(context: click.Context, /, **given: Any) -> None:
         config["mitigations_file"] = list(given["mitigations_files"])
     flags = None if given["recipe"] is not None else MatrixFlags(**{name: given[name] for name in _RECIPE_FLAGS})
     if given["dry_run"]:
-        text = dry_run_text(config, flags)
+        text = dry_run_text(config, flags, given["profile"])
         # Empty where another rank tells.
         if text:
             click.echo(text)
         return
-    jobs, verbose = given["jobs"], given["verbose"]
-    raise SystemExit(run_sweep(config, jobs=jobs, verbose=verbose, working_directory=Path.cwd(), flags=flags))
+    how = {name: given[name] for name in ("jobs", "verbose", "profile")}
+    raise SystemExit(run_sweep(config, working_directory=Path.cwd(), flags=flags, **how))
 
 
 @sweep.command()

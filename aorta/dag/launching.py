@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from aorta.dag.settings import Settings
 from aorta.plan.model import Plan
-from aorta.run.launch import launched_world_size, too_few_ranks
+from aorta.run.launch import launched_world_size, too_few_ranks, world_size
 from aorta.run.request import outer_env
 from aorta.run.start import HUB_VARIABLE
 
@@ -47,7 +47,7 @@ def find_world(settings: Settings, environ: Mapping[str, str]) -> World:
     env = outer_env(environ)
     size = launched_world_size(env.get("WORLD_SIZE"))
     if size == 1:
-        return World(nnodes=1, nproc_per_node=settings.nproc_per_node)
+        return World(nnodes=settings.nodes, nproc_per_node=settings.nproc_per_node)
     problems = []
     rank, local = env.get("RANK", ""), launched_world_size(env.get("LOCAL_WORLD_SIZE"))
     if not rank.isdigit() or int(rank) >= size:
@@ -58,11 +58,12 @@ def find_world(settings: Settings, environ: Mapping[str, str]) -> World:
         problems.append(
             f"launcher: WORLD_SIZE {size} is not a multiple of LOCAL_WORLD_SIZE {local}; start as many on each host"
         )
-    if settings.nproc_per_node > 1:
-        problems.append(
-            f"nproc_per_node: {settings.nproc_per_node} contradicts the launcher that has started {size} ranks already "
-            "(WORLD_SIZE); give one of the two"
-        )
+    problems += [
+        f"{name}: {number} contradicts the launcher that has started {size} ranks already (WORLD_SIZE); give one of "
+        "the two"
+        for name, number in (("nodes", settings.nodes), ("nproc_per_node", settings.nproc_per_node))
+        if number > 1
+    ]
     return World(
         nnodes=max(1, size // local),
         nproc_per_node=min(local, size),
@@ -71,13 +72,14 @@ def find_world(settings: Settings, environ: Mapping[str, str]) -> World:
     )
 
 
-def launch_problems(plan: Plan, world: World, *, workflow: bool = False) -> list[str]:
+def launch_problems(plan: Plan, world: World, *, workflow: bool = False, cluster: bool = False) -> list[str]:
     """Says why a plan cannot be run in this world, a line each with the ways out; empty where it can.
 
     Args:
         plan: The compiled plan.
         world: What :func:`find_world` found.
         workflow: Whether this process is Snakemake itself, which cannot be one of several ranks.
+        cluster: Whether each trial becomes a job of a cluster, which has as many nodes as it asks for.
     """
     launch = (plan.cells[0].request or {})["launch"]
     problems = list(world.problems)
@@ -98,6 +100,41 @@ def launch_problems(plan: Plan, world: World, *, workflow: bool = False) -> list
             "matrix; have torchrun start aorta sweep run, or use snakemake alone with --config nproc_per_node="
             f"{world.size}"
         )
-    elif launch["min_world_size"] > world.size:
-        problems.append(too_few_ranks(plan.workload, launch["min_world_size"], world.size))
+    else:
+        fewest = min(world_size(cell.launch) for cell in plan.cells)
+        if launch["min_world_size"] > fewest:
+            problems.append(too_few_ranks(plan.workload, launch["min_world_size"], fewest))
+    if world.rank is None and not cluster:
+        problems += _too_few_nodes(plan)
+    elif (
+        launch["mode"] == "distributed"
+        and world.rank is not None
+        and any(cell.launch["nnodes"] != world.nnodes for cell in plan.cells)
+    ):
+        problems.append(
+            f"resources.nodes: the launcher has started ranks on {world.nnodes} hosts, and the recipe asks for another "
+            "number in some cells; drop it, or start the sweep without torchrun"
+        )
     return problems
+
+
+def _too_few_nodes(plan: Plan) -> list[str]:
+    """Says that trials are planned for more nodes than there are here."""
+    most = max(cell.launch["nnodes"] for cell in plan.cells)
+    here = allocated_nodes(os.environ)
+    if most <= max(1, here):
+        return []
+    names = [cell.name for cell in plan.cells if cell.launch["nnodes"] > max(1, here)]
+    told = f"{', '.join(names[:5])}{' ...' if len(names) > 5 else ''}"
+    found = f"the allocation has {here}" if here else "this is no SLURM allocation"
+    return [
+        f"nodes: trials are planned for {most} nodes ({told}) and {found}; use a cluster profile (aorta sweep run "
+        "--profile slurm ..., snakemake --workflow-profile profiles/slurm ...), start the sweep inside an allocation "
+        "of that size, or start every rank with torchrun"
+    ]
+
+
+def allocated_nodes(environ: Mapping[str, str]) -> int:
+    """Returns how many nodes the SLURM allocation has that this process was started in; 0 outside of one."""
+    count = environ.get("SLURM_JOB_NUM_NODES") or environ.get("SLURM_NNODES") or ""
+    return int(count) if environ.get("SLURM_JOB_ID") and count.isdigit() else 0

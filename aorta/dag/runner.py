@@ -19,6 +19,7 @@ from aorta.dag.launching import REFUSED_HERE, World, find_world, launch_problems
 from aorta.dag.leftovers import clear_leftovers
 from aorta.dag.lock import lock_plan
 from aorta.dag.planning import plan_recipe
+from aorta.dag.profiles import Profile, find_profile
 from aorta.dag.settings import Settings, SettingsError, read_settings
 from aorta.dag.sweep import check_size, warning_lines
 from aorta.dag.torchrun import Hub, end_with_parent, follow
@@ -40,6 +41,7 @@ def run_sweep(
     verbose: bool,
     working_directory: Path,
     flags: MatrixFlags | None = None,
+    profile: str | None = None,
 ) -> int:
     """Runs a recipe to its matrix.
 
@@ -49,6 +51,7 @@ def run_sweep(
         verbose: Whether Snakemake's own log is shown.
         working_directory: Where Snakemake keeps its records.
         flags: Flags that stand for a recipe; ``recipe`` of the settings is then not looked at.
+        profile: A profile of the project's by name, or the folder of another; None for the workstation's.
 
     Returns:
         The exit code: 0 complete, 1 incomplete (with ``strict`` also when a cell errored or never ran), 2 bad input.
@@ -58,12 +61,13 @@ def run_sweep(
         if world.rank:
             return follow(world, os.environ, working_directory)
         _check_working_directory(working_directory)
-        choice = _choose(config, flags, world)
+        found = find_profile(profile)
+        choice = _choose(config, flags, world, found)
         if flags is not None:
             config = {**config, "recipe": str(_write_recipe(choice.run_dir, flags))}
         # The directory is chosen already; the workflow must not look again.
         config = {name: value for name, value in config.items() if name != "fresh"} | {"run_dir": str(choice.run_dir)}
-        command = _snakemake_command(_write_config(choice.run_dir, config), jobs, verbose)
+        command = _snakemake_command(_write_config(choice.run_dir, config), jobs, verbose, found)
     if world.rank is None:
         code = _run_interruptible(command, working_directory)
         return _sum_up(code, choice, config)
@@ -141,9 +145,10 @@ def _stopped(cell: Mapping[str, Any]) -> str:
     return f" ({how})"
 
 
-def dry_run_text(config: Mapping[str, Any], flags: MatrixFlags | None = None) -> str:
+def dry_run_text(config: Mapping[str, Any], flags: MatrixFlags | None = None, profile: str | None = None) -> str:
     """Returns what a sweep would run; reads only, and ends the process with 2 on bad input."""
     with bad_input_exits():
+        cluster = find_profile(profile).cluster
         settings = _settings(config, flags)
         world = find_world(settings, os.environ)
         if world.rank:
@@ -159,7 +164,7 @@ def dry_run_text(config: Mapping[str, Any], flags: MatrixFlags | None = None) ->
             reuse_finished=settings.run_dir is not None,
             now=now,
         )
-    refusals = [f"warning: {REFUSED_HERE}: {text}" for text in launch_problems(plan, world)]
+    refusals = [f"warning: {REFUSED_HERE}: {text}" for text in launch_problems(plan, world, cluster=cluster)]
     return "\n".join(
         [*_dry_run_lines(plan, choice), *refusals, "", "dry run: the recipe is valid; nothing was written"]
     )
@@ -188,13 +193,13 @@ def _write_recipe(run_dir: Path, flags: MatrixFlags) -> Path:
     return path
 
 
-def _choose(config: Mapping[str, Any], flags: MatrixFlags | None, world: World) -> RunChoice:
+def _choose(config: Mapping[str, Any], flags: MatrixFlags | None, world: World, profile: Profile) -> RunChoice:
     """Chooses the run directory, and makes it when it is new."""
     settings = _settings(config, flags)
     now = datetime.now().astimezone()
     plan = plan_recipe(settings, now=now, load=flags.load if flags else None)
     check_size(plan)
-    problems = launch_problems(plan, world)
+    problems = launch_problems(plan, world, cluster=profile.cluster)
     if problems:
         raise SettingsError(problems)
     if settings.run_dir is not None:
@@ -250,10 +255,13 @@ def _dry_run_lines(plan: Plan, choice: RunChoice) -> list[str]:
     return [*columns(heading), "", *columns(table), *([""] if warnings or notices else []), *warnings, *notices]
 
 
-def _snakemake_command(config_file: Path, jobs: int | None, verbose: bool) -> list[str]:
+def _snakemake_command(config_file: Path, jobs: int | None, verbose: bool, profile: Profile) -> list[str]:
     command = [sys.executable, "-m", "snakemake", "--snakefile", str(resource_path("Snakefile"))]
-    command += ["--workflow-profile", str(resource_path("profiles", "default"))]
-    command += ["--cores", "all" if jobs is None else str(jobs)]
+    command += profile.options()
+    if not profile.cluster:
+        command += ["--cores", "all" if jobs is None else str(jobs)]
+    elif jobs is not None:
+        command += ["--jobs", str(jobs)]
     if not verbose:
         command += ["--quiet", "all"]
     return [*command, "--configfile", str(config_file.absolute())]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import _thread
 import heapq
 import signal
+import sys
 from typing import Any
 
 
@@ -83,6 +84,13 @@ def limit_devices(workflow: Any, devices: int) -> None:
     resources = workflow.global_resources
     if "device" not in resources:
         workflow.register_resource("device", devices)
+        workflow.aorta_limited_devices = True
+
+
+def free_devices(workflow: Any) -> None:
+    """Takes the limit of :func:`limit_devices` back: this host's devices do not limit jobs that run elsewhere."""
+    if getattr(workflow, "aorta_limited_devices", False):
+        workflow.register_resource("device", sys.maxsize)
 
 
 def hand_on(workflow: Any, name: str, value: str) -> None:

@@ -36,6 +36,7 @@ class Settings:
     trial_timeout: float = 86400
     devices: int | None = None
     order_seed: int = 0
+    nodes: int = 1
     nproc_per_node: int = 1
     rank_logs: bool = False
     mitigations_files: tuple[Path, ...] = ()
@@ -85,6 +86,7 @@ def read_settings(config: Mapping[str, Any]) -> Settings:
         trial_timeout=config.get("trial_timeout", 86400),
         devices=None if devices == "auto" else devices,
         order_seed=config.get("order_seed", 0),
+        nodes=config.get("nodes", 1),
         nproc_per_node=config.get("nproc_per_node", 1),
         rank_logs=config.get("rank_logs", False),
         mitigations_files=tuple(Path(path) for path in _listed(config.get("mitigations_file"))),

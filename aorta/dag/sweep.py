@@ -9,27 +9,31 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
 from aorta._jsonio import json_digest
+from aorta.dag.cluster import cancel_jobs, correct_executor, is_slurm_executor, outlive_jobs
 from aorta.dag.errors import bad_input_exits, say
 from aorta.dag.inventory import declare, whole_files
 from aorta.dag.launching import REFUSED_HERE, find_world, launch_problems
 from aorta.dag.leftovers import clear_leftovers
 from aorta.dag.lock import RunLock, lock_plan
 from aorta.dag.quiet import show_errors
-from aorta.dag.scheduling import disarm_timers, end_on_sigterm, hand_on, keep_order, limit_devices
+from aorta.dag.requests import Request, requests, snapshot_request, trial_request
+from aorta.dag.scheduling import disarm_timers, end_on_sigterm, free_devices, hand_on, keep_order, limit_devices
 from aorta.dag.settings import Settings, SettingsError, read_settings
 from aorta.plan.current import CellFiles
-from aorta.plan.model import Plan, PlanFileError
+from aorta.plan.model import Plan, PlanFileError, PlannedCell
 from aorta.plan.order import positions, trial_order
 from aorta.plan.paths import RunLayout
 from aorta.plan.rundir import RunChoice, choose_run, materialise, read_plan
+from aorta.run.launch import world_size
 from aorta.run.start import HUB_VARIABLE
 
 SUPERVISOR = Path(__file__).resolve().parent.parent / "run" / "supervise.py"
@@ -64,6 +68,7 @@ class Sweep:
         settings: Settings | None,
         sidecars: Sequence[Path] = (),
         problems: Sequence[str] = (),
+        problems_on_cluster: Sequence[str] = (),
     ) -> None:
         self.plan = choice.plan
         self.layout = RunLayout(choice.run_dir, choice.plan.workload)
@@ -71,20 +76,18 @@ class Sweep:
         self._settings = settings
         self._sidecars = sidecars
         self._problems = list(problems)
+        self._problems_on_cluster = list(problems_on_cluster)
         self._cells = {cell.name: cell for cell in choice.plan.cells}
-        if settings is not None:
-            order = trial_order([(cell.name, cell.trials) for cell in self.plan.cells], self.plan.order_seed)
-            self._positions = positions(order)
-        else:
-            self._positions = {}
+        self._positions: dict[tuple[str, int], int] = {}
         self._locks: list[RunLock] = []
-        # Until Snakemake has been told which records count.
         self._workflow: Any = None
+        # Whether Snakemake has been told which records count.
+        self._declared = False
         self.devices = 1
         # How many of them one trial takes.
         self.devices_per_trial = 1
         # Under torchrun the other ranks' processes are there already and are called to each trial.
-        self._launcher = ["--launcher", "torchrun"] if HUB_VARIABLE in os.environ else []
+        self._under_torchrun = HUB_VARIABLE in os.environ
 
     # What the rules name.
 
@@ -129,8 +132,40 @@ class Sweep:
         return self._cells[cell].fingerprint
 
     def position(self, cell: str, trial: str) -> int:
-        """A trial's place in the planned order, from 1; 0 in a job process, which does not schedule."""
-        return self._positions.get((cell, int(trial)), 0)
+        """A trial's place in the planned order, from 1."""
+        if not self._positions:
+            order = trial_order([(cell.name, cell.trials) for cell in self.plan.cells], self.plan.order_seed)
+            self._positions = positions(order)
+        return self._positions[cell, int(trial)]
+
+    @property
+    def on_cluster(self) -> bool:
+        """Whether jobs are sent elsewhere: seen from the process that sends them, or from one of them."""
+        return self._settings is None or not getattr(self._workflow, "local_exec", True)
+
+    @property
+    def _on_slurm(self) -> bool:
+        return is_slurm_executor(self._workflow)
+
+    def trial_requests(self) -> dict[str, Request]:
+        """What the trials ask a cluster for, as resources of their rule."""
+        return self._requests(lambda wildcards: trial_request(self._cells[wildcards.cell]))
+
+    def snapshot_requests(self) -> dict[str, Request]:
+        """What snapshots ask a cluster for: what the first cell of that environment, or of all, does."""
+
+        def asked(wildcards: Any) -> Mapping[str, int | str]:
+            name = getattr(wildcards, "environment", None)
+            cells = [cell for cell in self.plan.cells if name is None or cell.environment == name]
+            return snapshot_request(cells[0])
+
+        return self._requests(asked)
+
+    def _requests(self, asked_by: Callable[[Any], Mapping[str, int | str]]) -> dict[str, Request]:
+        def defaults() -> Any:
+            return getattr(getattr(self._workflow, "resource_settings", None), "_parsed_default_resources", None)
+
+        return requests(lambda wildcards: asked_by(wildcards) if self.on_cluster else {}, defaults)
 
     def recipe_param(self) -> str:
         """What changes the resolved recipe."""
@@ -143,14 +178,14 @@ class Sweep:
 
     def trial_command(self, cell: str, trial: str) -> str:
         """The shell command of one trial: the supervisor, run by path with -I -S, which halves its start-up time."""
-        place = self.position(cell, trial)
-        order = ["--order", str(place), "--of", str(self.plan.trial_count)] if place else []
+        planned = self._cells[cell]
         return shlex.join(
             [
                 *(self._restored_environment() if self.plan.command is not None else ()),
                 *(_python(), "-I", "-S", os.fspath(SUPERVISOR), "--run-dir", str(self.layout.run_dir)),
-                *("--cell", cell, "--trial", trial, "--fingerprint", self._cells[cell].fingerprint),
-                *("--devices", str(self.devices), *order, *self._launcher),
+                *("--cell", cell, "--trial", trial, "--fingerprint", planned.fingerprint),
+                *("--order", str(self.position(cell, trial)), "--of", str(self.plan.trial_count)),
+                *self._where(planned),
             ]
         )
 
@@ -164,6 +199,16 @@ class Sweep:
         kept = [f"{name}={os.environ[name]}" for name in _SET_BY_SNAKEMAKE if name in os.environ]
         dropped = [word for name in _SET_BY_SNAKEMAKE if name not in os.environ for word in ("-u", name)]
         return ["env", *dropped, *kept]
+
+    def _where(self, cell: PlannedCell) -> list[str]:
+        """The supervisor's options that say on what a trial runs, and who starts its ranks."""
+        if self._under_torchrun:
+            return ["--devices", str(self.devices), "--launcher", "torchrun"]
+        spread = world_size(cell.launch) > 1 if self.on_cluster else cell.launch["nnodes"] > 1
+        if spread or self.on_cluster:
+            # SLURM has given the job its devices, and no other job has them.
+            return ["--no-device-lock", *(["--launcher", "slurm"] if spread else [])]
+        return ["--devices", str(self.devices)]
 
     def snapshot_command(self, environment: str | None) -> str:
         """The shell command of one snapshot: of an environment, or of the host."""
@@ -196,31 +241,39 @@ class Sweep:
         run_dir = self.layout.run_dir
         with bad_input_exits():
             # Not when the Snakefile was read: what would be refused can still be looked at, with --dry-run.
-            if self._problems:
-                raise SettingsError(self._problems)
+            problems = self._problems_on_cluster if self.on_cluster else self._problems
+            if problems:
+                raise SettingsError(problems)
             self._claim()
+            if self._on_slurm:
+                outlive_jobs(run_dir, say)
             for notice in clear_leftovers(run_dir):
                 say(notice)
         parallel = workflow.cores if workflow.local_exec else workflow.nodes
         window = 2 * max(int(parallel or 1), self.devices) + 8
+        if self.on_cluster:
+            free_devices(workflow)
         corrections = [*disarm_timers(workflow), *end_on_sigterm(workflow), *keep_order(workflow, window)]
+        corrections += correct_executor(workflow, run_dir)
         for notice in corrections:
             say(notice)
         say(f"run directory: {run_dir}")
 
     def set_up(self, workflow: Any) -> None:
         """Tells jobs their run directory, limits how many trials run at once on this host, keeps errors visible."""
+        self._workflow = workflow
         if self._settings is None:
             return
         show_errors(workflow)
         hand_on(workflow, JOB_RUN_DIR, _PATH_MARK + quote(str(self.layout.run_dir)))
-        self._workflow = workflow
         from aorta.run.device import count_accelerators
 
         accelerators = count_accelerators()
         self.devices = self._settings.devices or max(1, accelerators)
-        if self._launcher or (self.plan.command is not None and accelerators):
-            # The other ranks' processes follow one trial at a time, and a command gets every accelerator.
+        spread = any(cell.launch["nnodes"] > 1 for cell in self.plan.cells)
+        if self._under_torchrun or spread or (self.plan.command is not None and accelerators):
+            # The other ranks' processes, or the allocation's nodes, serve one trial at a time; a command gets every
+            # accelerator.
             self.devices_per_trial = self.devices
         elif accelerators:
             # Each rank takes one; where there are fewer, the trial still gets all there are and says what it misses.
@@ -251,7 +304,11 @@ class Sweep:
 
         if self._settings is None or not self.layout.plan.is_file():
             return
+        if self._on_slurm and (left := cancel_jobs(self.layout.run_dir)):
+            # One that was being submitted when the sweep was interrupted.
+            say(f"cancelled {left} more job{'s' if left > 1 else ''}")
         try:
+            self._settle()
             write_matrix(self.layout.run_dir)
         except (OSError, PlanFileError) as error:
             say(f"no matrix could be written: {error}")
@@ -262,11 +319,23 @@ class Sweep:
         self.show()
         say("the matrix is incomplete; run the same command again to run the missing trials")
 
+    def _settle(self) -> None:
+        """Records the trials whose last attempt was ended with its job, and that no job will try again."""
+        if not self._on_slurm:
+            return
+        from aorta.run.lost import unfinished
+
+        for cell in self.plan.cells:
+            for stem in unfinished(os.fspath(self.layout.trial_folder(cell.name))):
+                trial = stem.rpartition("_t")[2]
+                if trial.isdigit() and int(trial) < cell.trials:
+                    subprocess.run([*shlex.split(self.trial_command(cell.name, trial)), "--settle"], check=False)
+
     def _declare_records(self) -> None:
         """Tells Snakemake once, when it starts to build the DAG, which records count and which files are whole."""
-        if self._workflow is None:
+        if self._declared or self._settings is None or self._workflow is None:
             return
-        workflow, self._workflow = self._workflow, None
+        self._declared, workflow = True, self._workflow
         present: dict[Path, list[str]] = {}
         for cell in self.plan.cells:
             files = CellFiles(self.layout, cell)
@@ -330,12 +399,15 @@ def open_sweep(config: Mapping[str, Any], *, main_process: bool) -> Sweep:
             now=now,
         )
     say_about(choice)
-    problems = launch_problems(plan, find_world(settings, os.environ), workflow=True)
-    for problem in problems:
+    world = find_world(settings, os.environ)
+    problems = launch_problems(plan, world, workflow=True)
+    on_cluster = launch_problems(plan, world, workflow=True, cluster=True)
+    for problem in on_cluster:
+        # Which executor runs the jobs is not known yet; the other problems are told when they start.
         say(f"warning: {REFUSED_HERE}: {problem}")
     # Where a continued run's older values stay, so do the copies of the files that they came from.
     sidecars = settings.mitigations_files if choice.plan.key == plan.key else ()
-    return Sweep(choice, settings, sidecars, problems)
+    return Sweep(choice, settings, sidecars, problems, on_cluster)
 
 
 def say_about(choice: RunChoice) -> None:

@@ -18,6 +18,7 @@ from aorta.plan.findings import (
 from aorta.plan.model import SCHEMA_VERSION, Plan, PlannedCell, of_consequence
 from aorta.plan.overlay import Overlay, merge_layers, overlay_values
 from aorta.recipe.model import Cell, Collectors, Probe, Recipe, StopAfter
+from aorta.recipe.resources import plain_resources
 
 FINGERPRINT_VERSION = 1
 """Raised when the meaning of a trial's request changes, so that older results count as stale."""
@@ -32,7 +33,7 @@ class CompileSettings:
         order_seed: Seed of the trials' order.
         strict: Whether a warning about the recipe is an error.
         sidecars: Sidecar files in use, for the record.
-        nnodes: Hosts that a trial of a distributed workload is spread over.
+        nnodes: Hosts that a trial of a distributed workload is spread over, unless its cell's resources say otherwise.
         nproc_per_node: Its ranks on each.
         rank_logs: Whether every rank's output is kept.
         command: ``argv`` and ``cwd`` of what a probe recipe runs; None for other recipes, and to look at one.
@@ -76,6 +77,8 @@ def compile_plan(
             environment=cell.environment.name,
             isolated=cell.environment.isolated,
             stop_after=request["stop_after"],
+            launch={name: request["launch"][name] for name in ("nnodes", "nproc_per_node")},
+            resources=request["resources"],
             request=request,
         )
         for cell, request in zip(recipe.cells, requests, strict=True)
@@ -87,7 +90,7 @@ def compile_plan(
     found = [
         *recipe_findings(recipe, requests, workload),
         *surroundings_findings(requests, ambient),
-        *launch_findings(recipe.workload, workload, settings.nproc_per_node),
+        *launch_findings(recipe.workload, workload, settings.nnodes, settings.nproc_per_node),
     ]
     return Plan(
         workload=recipe.workload,
@@ -114,6 +117,7 @@ def cell_request(
 ) -> dict[str, Any]:
     """Returns one cell's whole request, as ``cell.json`` holds it and its trials read it."""
     traits = workload.traits
+    resources = plain_resources(recipe.resources, cell.resources)
     isolation = traits.isolation_default if recipe.trial_isolation == "auto" else recipe.trial_isolation
     collectors: Collectors = recipe.collect if cell.collect is None else cell.collect
     request: dict[str, Any] = {
@@ -135,9 +139,10 @@ def cell_request(
         "isolation": isolation,
         "launch": {
             "mode": traits.launch_mode,
-            **_world(workload, settings),
+            **_world(workload, settings, resources.get("nodes")),
             "min_world_size": traits.min_world_size,
         },
+        "resources": resources,
         "acts_on": sorted(traits.acts_on),
         "save_logs": recipe.save_logs,
         "rank_logs": settings.rank_logs,
@@ -153,8 +158,9 @@ def cell_request(
 def fingerprint(request: Mapping[str, Any]) -> str:
     """Digest of everything in a request that can change a trial's result, and of nothing else.
 
-    Names (of the cell, its mitigations and its environment), the number of trials, when to stop, retries, log keeping
-    and the time limit are left out: they do not change what a trial that finishes would find.
+    Names (of the cell, its mitigations and its environment), the number of trials, when to stop, retries, log keeping,
+    the time limit and what a cluster is asked for are left out: they do not change what a trial that finishes would
+    find. On how many nodes its ranks are does, and stands in the launch.
     """
     environment = {
         name: value for name, value in request["environment"].items() if name not in {"name", "env", "source_package"}
@@ -214,8 +220,11 @@ def _overlay(recipe: Recipe, cell: Cell, workload: RegisteredWorkload) -> Overla
     )
 
 
-def _world(workload: RegisteredWorkload, settings: CompileSettings) -> dict[str, int]:
+def _world(workload: RegisteredWorkload, settings: CompileSettings, nodes: int | str | None = None) -> dict[str, int]:
     """Returns ``nnodes`` and ``nproc_per_node`` of a trial; a single_process workload has one process in any case."""
     if workload.traits.launch_mode != "distributed":
         return {"nnodes": 1, "nproc_per_node": 1}
-    return {"nnodes": settings.nnodes, "nproc_per_node": settings.nproc_per_node}
+    return {
+        "nnodes": settings.nnodes if nodes is None else int(nodes),
+        "nproc_per_node": settings.nproc_per_node,
+    }

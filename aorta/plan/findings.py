@@ -191,12 +191,19 @@ def surroundings_findings(requests: Sequence[Mapping[str, Any]], ambient: Mappin
     return found
 
 
-def launch_findings(name: str, workload: RegisteredWorkload, nproc_per_node: int) -> list[Finding]:
-    """Says when a number of ranks is given to a workload that has one process."""
-    if workload.traits.launch_mode == "distributed" or nproc_per_node == 1:
+def launch_findings(name: str, workload: RegisteredWorkload, nodes: int, nproc_per_node: int) -> list[Finding]:
+    """Says when a number of nodes or ranks is given to a workload that has one process."""
+    if workload.traits.launch_mode == "distributed":
         return []
-    message = (
-        f"nproc_per_node is {nproc_per_node}, but workload {name!r} is single_process: each of its trials runs one "
-        "process"
-    )
-    return [Finding(cell=None, code="nproc_per_node_ignored", place="", message=message)]
+    return [
+        Finding(
+            cell=None,
+            code=f"{setting}_ignored",
+            place="",
+            message=(
+                f"{setting} is {number}, but workload {name!r} is single_process: each of its trials runs one process"
+            ),
+        )
+        for setting, number in (("nodes", nodes), ("nproc_per_node", nproc_per_node))
+        if number != 1
+    ]

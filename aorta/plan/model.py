@@ -28,6 +28,8 @@ class PlannedCell:
         environment: Name of its environment.
         isolated: Whether that environment is a container or a virtual environment.
         stop_after: ``events`` and ``event_verdict`` of the rule that ends the cell early, or None.
+        launch: ``nnodes`` and ``nproc_per_node`` of its trials.
+        resources: What its trials ask a cluster for, in plain form.
         request: The whole frozen request, as ``cell.json`` holds it; None when the plan was read back from its
             summary, where trials read their own cell's file.
     """
@@ -38,6 +40,8 @@ class PlannedCell:
     environment: str
     isolated: bool
     stop_after: Mapping[str, Any] | None = None
+    launch: Mapping[str, int] = field(default_factory=lambda: dict(ONE_RANK))
+    resources: Mapping[str, int | str] = field(default_factory=dict)
     request: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
 
 
@@ -92,12 +96,9 @@ class Plan:
     @property
     def recipe_key(self) -> str:
         """Digest of what the recipe asks for by name, whatever the registry holds under those names."""
-        aside = {"ticket", "confound", "save_logs", "retry_errors", "timeout_per_trial", "retain", "redaction"}
-        asked = {name: value for name, value in self.recipe.items() if name not in aside}
+        asked = _asked(self.recipe)
         if "cells" in asked:
-            asked["cells"] = [
-                {name: value for name, value in cell.items() if name != "retry_errors"} for cell in asked["cells"]
-            ]
+            asked["cells"] = [_asked(cell) for cell in asked["cells"]]
         if self.launch != ONE_RANK:
             # Not the recipe's, but asked for like it: a run with two ranks does not continue one with one.
             asked["launch"] = dict(self.launch)
@@ -141,6 +142,8 @@ class Plan:
                     "environment": cell.environment,
                     "isolated": cell.isolated,
                     "stop_after": None if cell.stop_after is None else dict(cell.stop_after),
+                    "launch": dict(cell.launch),
+                    "resources": dict(cell.resources),
                 }
                 for cell in self.cells
             ],
@@ -176,6 +179,8 @@ class Plan:
                         isolated=bool(cell["isolated"]),
                         # Plans of older versions have no such key.
                         stop_after=_stop_after(cell.get("stop_after")),
+                        launch=_launch(cell.get("launch", value.get("launch", ONE_RANK))),
+                        resources=_resources(cell.get("resources", {})),
                     )
                     for cell in value["cells"]
                 ),
@@ -257,6 +262,25 @@ def _stop_after(value: Any) -> dict[str, Any] | None:
     if value["event_verdict"] not in ("fail", "pass", "error"):
         raise ValueError(f"stop_after counts the verdict {value['event_verdict']!r}, which there is not")
     return {"events": _count(value["events"]), "event_verdict": _text(value["event_verdict"])}
+
+
+def _asked(scope: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what a recipe, or a cell of it, asks for that can change a result."""
+    aside = {"ticket", "confound", "save_logs", "retry_errors", "resources", "timeout_per_trial", "retain", "redaction"}
+    asked = {name: value for name, value in scope.items() if name not in aside}
+    nodes = (scope.get("resources") or {}).get("nodes")
+    return asked if nodes is None else {**asked, "nodes": nodes}
+
+
+def _launch(value: Any) -> dict[str, int]:
+    return {name: _count(value[name]) for name in ONE_RANK}
+
+
+def _resources(value: Any) -> dict[str, int | str]:
+    for name, item in value.items():
+        if not isinstance(item, int | str):
+            raise TypeError(f"expected a number or a string for {name}, found {item!r}")
+    return dict(value)
 
 
 def _count(value: Any) -> int:

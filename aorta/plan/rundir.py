@@ -320,13 +320,15 @@ def _continue(plan: Plan, run_dir: Path, old: Plan, state: Literal["continued", 
     if old.key == plan.key:
         return RunChoice(run_dir=run_dir, state=state, plan=_succeed(plan, old))
     layout = RunLayout(run_dir, old.workload)
-    now_by_name = {cell.name: cell.request or {} for cell in plan.cells}
+    now_by_name = {cell.name: cell for cell in plan.cells}
     cells = []
     notices = []
     for cell in old.cells:
         request = read_request(layout.cell(cell.name))
-        cells.append(replace(cell, request=request))
-        notices += drift(cell.name, request, now_by_name.get(cell.name, {}))
+        now = now_by_name.get(cell.name)
+        resources = cell.resources if now is None else now.resources
+        cells.append(replace(cell, request={**request, "resources": dict(resources)}, resources=resources))
+        notices += drift(cell.name, request, (now and now.request) or {})
     notices.append(_KEPT)
     # What does not touch a trial's result (baseline, threshold, ticket) follows the recipe as it is now.
     frozen = replace(

@@ -53,7 +53,7 @@ def _heading(request: Mapping[str, Any]) -> list[list[str]]:
     if request["launch"]["mode"] == "distributed":
         launch = request["launch"]
         rows.append(["ranks", f"{launch['nnodes'] * launch['nproc_per_node']} (at least {launch['min_world_size']})"])
-    for key in ("workload_config", "collect", "stop_after", "retry_errors"):
+    for key in ("workload_config", "collect", "stop_after", "retry_errors", "resources"):
         if request[key]:
             rows.append([key, _shortened(json.dumps(request[key], ensure_ascii=False))])
     return rows

@@ -12,6 +12,7 @@ from aorta._resources import load_schema
 from aorta.recipe.errors import RecipeError, RecipeSchemaError
 from aorta.recipe.model import Cell, Collectors, Confound, Recipe, StopAfter
 from aorta.recipe.probe import MODE, TRIAGE_KEYS, WORKLOAD, build_probe, cells_of, check_probe_rules
+from aorta.recipe.resources import RESOURCE_NAMES
 from aorta.recipe.rules import check_rules, find_baseline
 from aorta.recipe.yaml_data import Document, Foreign
 from aorta.recipe.yaml_nodes import YamlError
@@ -85,8 +86,9 @@ def parse_recipe(text: str | bytes, registry: Registry | None = None, source: st
 def format_place(place: Place) -> str:
     """Returns the part of a place that paths show, such as ``cells[2].mitigations``.
 
-    Paths end at a key of the recipe, of a cell, of ``confound`` or ``stop_after``, of an inline environment, or of what
-    a probe recipe says of its command; what lies deeper has names of the user's own and belongs into the message.
+    Paths end at a key of the recipe, of a cell, of ``confound``, ``stop_after`` or ``resources``, of an inline
+    environment, or of what a probe recipe says of its command; what lies deeper has names of the user's own and belongs
+    into the message.
     """
     shown = place[: _shown_length(place)]
     text = "".join(f"[{step}]" if isinstance(step, int) else f".{bare(step)}" for step in shown)
@@ -99,6 +101,10 @@ def _shown_length(place: Place) -> int:
             return 4
         case ("cells", int(), "stop_after", "events" | "max_trials" | "event_verdict", *_):
             return 4
+        case ("cells", int(), "resources", str(key), *_) if key in RESOURCE_NAMES:
+            return 4
+        case ("resources", str(key), *_) if key in RESOURCE_NAMES:
+            return 2
         case ("stop_after", "events" | "max_trials" | "event_verdict", *_):
             return 2
         case ("cells", int(), _, *_):
@@ -247,6 +253,7 @@ def _build(data: Mapping[str, Any], registry: Registry, source: str) -> Recipe:
         workload_config=data.get("workload_config") or {},
         stop_after=_stop_after(data.get("stop_after")) or StopAfter(),
         retry_errors=data.get("retry_errors") or 0,
+        resources=_resources(data.get("resources")),
         confound=Confound(baseline_cell=baseline)
         if threshold is None
         else Confound(threshold=float(threshold), baseline_cell=baseline),
@@ -269,7 +276,13 @@ def _build_cell(cell: Mapping[str, Any], registry: Registry) -> Cell:
         collect=None if collect is None else _collectors(collect),
         stop_after=_stop_after(cell.get("stop_after")),
         retry_errors=cell.get("retry_errors"),
+        resources=_resources(cell.get("resources")),
     )
+
+
+def _resources(value: Mapping[str, Any] | None) -> dict[str, int | str]:
+    """Returns a block's resources; a key without a value asks for nothing."""
+    return {name: item for name, item in (value or {}).items() if item is not None}
 
 
 def _stop_after(value: Mapping[str, Any] | None) -> StopAfter | None:

@@ -55,6 +55,7 @@ class Cell:
         collect: The cell's own collectors, or None to inherit the recipe's.
         stop_after: The cell's own rule, or None to inherit the recipe's.
         retry_errors: The cell's own number of retries, or None for the recipe's.
+        resources: What the cell's trials ask a cluster for, merged over the recipe's key by key.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Cell:
     collect: Collectors | None = None
     stop_after: StopAfter | None = None
     retry_errors: int | None = None
+    resources: Mapping[str, int | str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +108,8 @@ class Recipe:
         workload_config: Workload settings of every cell.
         stop_after: The rule of every cell that has none of its own.
         retry_errors: How many more times a trial runs that ended in an error, unless its cell says otherwise.
+        resources: What every cell's trials ask a cluster for: any of ``gpus``, ``nodes``, ``partition``, ``runtime``
+            (minutes), ``mem`` (MB), ``constraint``, ``account`` and ``extra``; as the recipe's text has them.
         confound: Baseline and speed threshold.
         cells: The cells in the recipe's order.
         probe: What a recipe has that wraps a command; None for a matrix of a workload.
@@ -124,6 +128,7 @@ class Recipe:
     workload_config: Mapping[str, Any] = field(default_factory=dict)
     stop_after: StopAfter = StopAfter()
     retry_errors: int = 0
+    resources: Mapping[str, int | str] = field(default_factory=dict)
     confound: Confound
     cells: tuple[Cell, ...]
     probe: Probe | None = None

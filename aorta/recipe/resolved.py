@@ -53,6 +53,8 @@ def resolved_recipe(recipe: Recipe) -> dict[str, Any]:
         data["stop_after"] = _stop_after(recipe.stop_after)
     if recipe.retry_errors:
         data["retry_errors"] = recipe.retry_errors
+    if recipe.resources:
+        data["resources"] = dict(recipe.resources)
     data["confound"] = {"threshold": recipe.confound.threshold, "baseline_cell": recipe.confound.baseline_cell}
     data["cells"] = [_cell(cell) for cell in recipe.cells]
     return data
@@ -99,6 +101,8 @@ def _cell(cell: Cell) -> dict[str, Any]:
         data["stop_after"] = _stop_after(cell.stop_after)
     if cell.retry_errors is not None:
         data["retry_errors"] = cell.retry_errors
+    if cell.resources:
+        data["resources"] = dict(cell.resources)
     return data
 
 

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from aorta.recipe.resources import extra_faults
 from aorta.recipe.yaml_data import Foreign
 from aorta.registry.errors import UnknownNameError
 from aorta.registry.model import Environment, Mitigation
@@ -56,6 +57,9 @@ def _check_scope(scope: Mapping[str, Any], place: Place, is_clean: IsClean) -> I
     where = (*place, "collect")
     if scope.get("collect") and is_clean(where):
         yield from check_collect(scope["collect"], where)
+    where = (*place, "resources", "extra")
+    if isinstance(scope.get("resources"), dict) and scope["resources"].get("extra") and is_clean(where):
+        yield from (Fault(place=where, message=message) for message in extra_faults(scope["resources"]["extra"]))
     where = (*place, "workload_config")
     if scope.get("workload_config"):
         yield from _check_json_form(scope["workload_config"], where, is_clean)

@@ -13,6 +13,7 @@ import time
 from aorta.run import request
 from aorta.run.device import Held, hold
 from aorta.run.launch import find_launcher
+from aorta.run.ports import reserve_port
 from aorta.run.process import Tree
 from aorta.run.ranks import Group
 from aorta.run.start import KEY_VARIABLE, Starter, base_env
@@ -64,13 +65,15 @@ def run_agent(
     # The parent that torchrun started may be killed; nobody would then end this process.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     env = request.outer_env(environ)
-    places = find_launcher(arguments.launcher).places(cell["launch"], env)
+    launcher = find_launcher(arguments.launcher)
+    places = launcher.places(cell["launch"], env)
     token = os.urandom(16).hex()
+    host, _, number = (arguments.join or "").rpartition(":")
     try:
-        link = connect(arguments.join or "", env.get(KEY_VARIABLE, ""))
+        link = connect(f"{host or launcher.lead_host(env)}:{number}", env.get(KEY_VARIABLE, ""))
     except WireError as error:
         raise LeadLost(str(error)) from error
-    held = None
+    held = port = None
 
     def pause(seconds: float) -> None:
         signals.check()
@@ -79,8 +82,8 @@ def run_agent(
             raise LeadLost("the trial was given up while this host's devices were waited for")
 
     try:
-        # One process a host holds its devices for all of them; on the lead's own host that is the lead.
-        if any(place.local_rank == 0 and place.node > 0 for place in places):
+        # One process a host holds its devices for all of them; on rank 0's host that may be the lead.
+        if any(place.local_rank == 0 and (place.node > 0 or not launcher.leads_rank_0) for place in places):
             held = hold(
                 env,
                 request.overlay_of(cell),
@@ -91,10 +94,14 @@ def run_agent(
                 pause=pause,
                 notify=notify,
             )
+        if not launcher.leads_rank_0 and places[0].rank == 0:
+            # Locked whatever else is: another job's trial may be on the same host.
+            port = reserve_port(env, token, lock=True)
         link.send(
             places=[[p.rank, p.world_size, p.local_rank, p.local_world_size, p.node] for p in places],
-            host=os.uname().nodename,
+            host=launcher.host_name(env),
             held=None if held is None else {"devices": held.devices, "variables": held.variables},
+            meeting=None if port is None else [launcher.rendezvous(cell["launch"], env), port.number],
         )
         order = _order(link, signals)
         tree = Tree(token, signals)
@@ -112,6 +119,8 @@ def run_agent(
             signals.wait(deadline - time.monotonic(), [link])
     finally:
         link.close()
+        if port is not None:
+            port.release()
         if held is not None:
             held.release()
 

@@ -105,6 +105,8 @@ class Attempt:
         from aorta.run.lead import Lead
         from aorta.run.ports import reserve_port
 
+        if not launcher.leads_rank_0:
+            return self._run_elsewhere(launcher, probe)
         places = launcher.places(self._cell["launch"], self._env)
         address = launcher.address(self._cell["launch"], self._env)
         with Lead(launcher, self._arguments, self._cell, self._env, self._signals) as lead:
@@ -120,6 +122,19 @@ class Attempt:
                 return self._supervise(ranks, tree, lead.sources, probe, started_at)
             finally:
                 port.release()
+
+    def _run_elsewhere(self, launcher: Launcher, probe: Mapping[str, str] | None) -> dict[str, Any]:
+        """Runs a trial of whose ranks this supervisor starts none."""
+        from aorta.run.lead import Lead
+        from aorta.run.step import NoTree
+
+        with Lead(launcher, self._arguments, self._cell, self._env, self._signals) as lead:
+            lead.gather([])
+            assert lead.meeting is not None  # rank 0's agent says it, and without that agent nothing is gathered
+            address, port = lead.meeting
+            started_at = time.time()
+            ranks = sorted(lead.start(address, port, self._held, probe), key=lambda rank: rank.number)
+            return self._supervise(ranks, NoTree(self._token, self._signals), lead.sources, probe, started_at)
 
     def _supervise(
         self,

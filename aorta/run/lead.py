@@ -7,6 +7,8 @@ what becomes of its ranks. Whoever loses the other side ends its own ranks. Stan
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
 import time
 
 from aorta.run.launch import AgentLost, LaunchError, Place, world_size
@@ -25,11 +27,14 @@ if TYPE_CHECKING:
     from aorta.run.launch import Launcher
     from aorta.run.process import SignalWatch, Source
     from aorta.run.request import Arguments
+    from aorta.run.step import Step
 
 GATHER_SEC = 120.0
 """How long the agents of a trial may take to come, waiting for their hosts' devices not counted."""
 
 _POLL_SEC = 0.5
+
+SUPERVISOR = os.path.join(os.path.dirname(os.path.abspath(__file__)), "supervise.py")
 
 
 class Agent:
@@ -196,8 +201,12 @@ class Lead:
         self._signals = signals
         self._agents: list[Agent] = []
         self._hub: _Hub | None = None
+        self._step: Step | None = None
         self._key = new_key()
-        self._listener = Listener(launcher.address(self._launch, env), self._key)
+        # Where this host's name among the ranks' is not known, they are told to look where their launcher came from.
+        self._listener = Listener(launcher.address(self._launch, env) if launcher.leads_rank_0 else "", self._key)
+        self.meeting: tuple[str, int] | None = None
+        """Address and port that rank 0's agent has reserved, where this supervisor does not start rank 0 itself."""
 
     def __enter__(self) -> Lead:
         return self
@@ -208,11 +217,13 @@ class Lead:
         if self._hub is not None:
             self._hub.close()
         self._listener.close()
+        if self._step is not None:
+            self._step.close()
 
     @property
     def sources(self) -> list[Source]:
         """What the supervision has to read: the agents, and the sweep that called them."""
-        return [*self._agents, *([self._hub] if self._hub else [])]
+        return [*self._agents, *(source for source in (self._hub, self._step) if source is not None)]
 
     def gather(self, own: Sequence[Place]) -> None:
         """Calls the agents and waits until every rank is some supervisor's.
@@ -255,7 +266,9 @@ class Lead:
         try:
             places = [Place(*numbers) for numbers in hello["places"]]
             agent = Agent(link, places, str(hello["host"]), hello["held"])
-        except (KeyError, TypeError) as error:
+            if hello["meeting"] is not None:
+                self.meeting = str(hello["meeting"][0]), int(hello["meeting"][1])
+        except (KeyError, TypeError, ValueError) as error:
             raise LaunchError(f"an agent's greeting has no {error}") from error
         self._agents.append(agent)
         ranks = {place.rank for place in places}
@@ -264,6 +277,8 @@ class Lead:
         return ranks
 
     def _trouble(self) -> str | None:
+        if self._step is not None and self._step.trouble is not None:
+            return f"{self._step.trouble}; the trial has no record"
         return self._hub.trouble if self._hub is not None else None
 
     def start(self, address: str, port: int, held: Held, probe: Mapping[str, str] | None) -> list[RemoteRank]:
@@ -291,7 +306,20 @@ class Lead:
         return ranks
 
     def _call(self) -> None:
-        """Has agents started: by the sweep's followers, which its hub calls."""
+        """Has agents started: by the launcher's own command, or by the sweep's followers, which its hub calls."""
+        join = ["--join", self._listener.address]
+        command = self._launcher.agent_command(
+            self._launch, [sys.executable, "-I", "-S", SUPERVISOR, *self._arguments.argv, *join]
+        )
+        if command is not None:
+            from aorta.run.launch.slurm import step_environment
+            from aorta.run.step import Step
+
+            try:
+                self._step = Step(command, {**step_environment(self._env), KEY_VARIABLE: self._key})
+            except OSError as error:
+                raise LaunchError(f"--launcher {self._launcher.name}: {command[0]}: {error.strerror}") from error
+            return
         hub = self._env.get(HUB_VARIABLE)
         if hub is None:
             raise LaunchError(

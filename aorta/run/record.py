@@ -175,7 +175,6 @@ def build(
         ranks: The ranks, or None for a workload that has none.
     """
     verdict_, did_not_run = verdict(exit_status, result)
-    host = os.uname()
     nothing = dict.fromkeys(("start", "import", "construct", "setup", "run", "cleanup"))
     return {
         "schema_version": 1,
@@ -203,12 +202,8 @@ def build(
         "environment": cell["environment"],
         "workload_config": cell["workload_config"],
         "isolation": cell["isolation"],
-        "host": {
-            "hostname": host.nodename,
-            "machine": host.machine,
-            "kernel": host.release,
-            "cpu_count": os.cpu_count(),
-        },
+        "host": this_host(),
+        "slurm": None,
         "device": dict(device) if device is not None else None,
         "pid": worker_pid,
         "supervisor_pid": os.getpid(),
@@ -217,6 +212,17 @@ def build(
         "environment_probe": environment_probe,
         "logs": dict(logs) if logs else None,
         "ranks": [dict(rank) for rank in ranks] if ranks is not None else None,
+    }
+
+
+def this_host() -> dict[str, Any]:
+    """Returns the record's ``host``."""
+    host = os.uname()
+    return {
+        "hostname": host.nodename,
+        "machine": host.machine,
+        "kernel": host.release,
+        "cpu_count": os.cpu_count(),
     }
 
 

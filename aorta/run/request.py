@@ -56,6 +56,7 @@ class Arguments:
         attempt: Which try of this trial it is, from 1.
         devices: Trials that may run side by side on a host without accelerators.
         device_lock: Whether to lock what the trial runs on.
+        settle: Whether only to record what the end of a job has taken along, and to run nothing.
         argv: The command line itself, for the agents of the trial.
         launcher: Who starts the ranks of a distributed trial.
         join: Address of the supervisor that this one joins as an agent, as ``host:port``, or None.
@@ -70,14 +71,19 @@ class Arguments:
         values: dict[str, str] = {}
         self.argv = list(argv)
         self.device_lock = True
+        self.settle = False
         rest = list(argv)
         while rest:
             name, equals, value = rest.pop(0).partition("=")
             if name == "--no-device-lock" and not equals:
                 self.device_lock = False
                 continue
+            if name == "--settle" and not equals:
+                self.settle = True
+                continue
             if name not in _OPTIONS:
-                raise RequestError(f"unknown option '{name}'; known are: {', '.join(_OPTIONS)}, --no-device-lock")
+                known = ", ".join((*_OPTIONS, "--no-device-lock", "--settle"))
+                raise RequestError(f"unknown option '{name}'; known are: {known}")
             if not equals and not rest:
                 raise RequestError(f"{name}: a value is missing")
             values[name] = value if equals else rest.pop(0)

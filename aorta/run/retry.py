@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 
 from aorta._jsonio import read_json, write_json_atomic
+from aorta.run.record import this_host
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
+
+    from aorta.run.slurmjob import Job
 
 _FIELDS: dict[str, type | tuple[type, ...]] = {
     "exit_status": str,
@@ -33,17 +37,80 @@ class Attempts:
         earlier: One entry an attempt, in order, as ``schemas/trial.schema.json`` describes them.
     """
 
-    def __init__(self, cell: Mapping[str, Any], stem: str) -> None:
+    def __init__(self, cell: Mapping[str, Any], stem: str, job: Job | None = None) -> None:
         """Takes up what an earlier supervisor of the same trial noted.
 
         Args:
             cell: The cell's request.
             stem: Path of the trial's files without their extension.
+            job: The SLURM job that this process runs in; what it ends without a record is then known afterwards.
         """
         self._path = f"{stem}.attempts"
         self._fingerprint = cell["fingerprint"]
         self._most = int(cell.get("retry_errors", 0))
+        self._job = job
+        self._running: dict[str, Any] | None = None
         self.earlier: list[dict[str, Any]] = self._noted()
+
+    def take_up_lost(self) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        """Counts the attempt of a supervisor that its job's end took along, if there is one and it counts.
+
+        Returns:
+            That attempt's note and the error that ended it, where no try is left after it, so that it is the trial's
+            record; else None.
+
+        Raises:
+            OSError: The note cannot be written.
+        """
+        left, self._running = self._running, None
+        if left is None:
+            return None
+        from aorta.run import lost
+
+        error = lost.judge(left, self._job)
+        if error is None:
+            return None
+        if len(self.earlier) >= self._most:
+            return left, error
+        self.earlier.append(lost.attempt_entry(left, error, time.time()))
+        self._write()
+        return None
+
+    def begin(self, device: Mapping[str, Any]) -> None:
+        """Notes that an attempt begins, where a job's end could take it along.
+
+        Args:
+            device: What it runs on.
+
+        Raises:
+            OSError: The note cannot be written.
+        """
+        if self._job is not None:
+            from aorta.run import lost
+
+            self._running = lost.note(self._job, this_host(), device, time.time())
+            self._write()
+
+    def interrupted(self) -> None:
+        """Adds what SLURM says of the present job to the note of an attempt that is asked to end.
+
+        A job that is started again forgets how it ended before. Never raises: little time may be left.
+        """
+        if self._job is not None and self._running is not None:
+            from aorta.run.slurmjob import find_job
+
+            job = find_job(self._job.number)
+            if job.state is not None and job.is_over:
+                self._running["ended"] = job.end_text()
+                with contextlib.suppress(OSError):
+                    self._write()
+
+    def give_up(self) -> None:
+        """Takes back that an attempt has begun: it ended here, without a record, and no job's end was the cause."""
+        if self._running is not None:
+            self._running = None
+            with contextlib.suppress(OSError):
+                self._write()
 
     def again(self, record: Mapping[str, Any]) -> bool:
         """Tells whether the trial is to run once more, and notes the attempt if so.
@@ -57,12 +124,19 @@ class Attempts:
         Raises:
             OSError: The note cannot be written.
         """
-        if record["verdict"] != "error" or record["pid"] is None or len(self.earlier) >= self._most:
+        lost = (record["error"] or {}).get("type") == "slurm"
+        if record["verdict"] != "error" or (record["pid"] is None and not lost) or len(self.earlier) >= self._most:
             return False
         entry = {name: record[name] for name in ("exit_status", "error", "started_at", "ended_at")}
-        self.earlier.append({**entry, "host": record["host"]["hostname"], "device": record["device"]})
-        write_json_atomic(self._path, {"fingerprint": self._fingerprint, "attempts": self.earlier})
+        entry |= {"host": record["host"]["hostname"], "device": record["device"]}
+        self.earlier.append({**entry, "slurm": record["slurm"]} if record["slurm"] else entry)
+        self._running = None
+        self._write()
         return True
+
+    def _write(self) -> None:
+        note = {"fingerprint": self._fingerprint, "attempts": self.earlier}
+        write_json_atomic(self._path, note if self._running is None else {**note, "running": self._running})
 
     def number(self, record: dict[str, Any]) -> None:
         """Enters the earlier attempts into the record."""
@@ -71,7 +145,7 @@ class Attempts:
 
     def forget(self) -> None:
         """Removes the note, once the record has it."""
-        if self.earlier:
+        if self.earlier or self._job is not None:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._path)
 
@@ -80,6 +154,11 @@ class Attempts:
         try:
             note = read_json(self._path)
             if note["fingerprint"] == self._fingerprint and all(map(_is_entry, note["attempts"])):
+                running = note.get("running")
+                if running is not None:
+                    from aorta.run import lost
+
+                    self._running = running if lost.is_note(running) else None
                 return list(note["attempts"])
         except (OSError, ValueError, KeyError, TypeError):
             pass
@@ -89,6 +168,7 @@ class Attempts:
 def _is_entry(entry: object) -> bool:
     return (
         isinstance(entry, dict)
-        and entry.keys() == _FIELDS.keys()
+        and entry.keys() - {"slurm"} == _FIELDS.keys()
+        and isinstance(entry.get("slurm"), dict | None)
         and all(isinstance(entry[name], kind) for name, kind in _FIELDS.items())
     )

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
+    from aorta.run.slurmjob import Job
+
 
 def main(argv: Sequence[str], usage: str | None = None) -> int:
     """Runs one trial and writes its record.
@@ -58,6 +60,8 @@ def main(argv: Sequence[str], usage: str | None = None) -> int:
         _say(f"aorta: {error.filename or arguments.run_dir}: {error.strerror}; the trial has no record")
         return 1
     if trial_record is None:
+        if arguments.settle:
+            return 0
         _say(f"aorta: {arguments.cell} trial {arguments.trial}: is recorded already and does not run again")
         return 0
     colour = sys.stderr is not None and sys.stderr.isatty()
@@ -121,11 +125,15 @@ class _Trial:
         finally:
             claim.release()
 
-    def _run_claimed(self) -> dict[str, Any]:
+    def _run_claimed(self) -> dict[str, Any] | None:
         os.makedirs(os.path.dirname(self._stem), exist_ok=True)
         base = request.outer_env(os.environ)
-        attempts = Attempts(self._cell, self._stem)
-        trial_record = self._not_needed()
+        job = self._job()
+        attempts = Attempts(self._cell, self._stem, job)
+        lost = attempts.take_up_lost()
+        if lost is None and self._arguments.settle:
+            return None
+        trial_record = self._not_needed() if lost is None else self._lost(*lost)
         while trial_record is None or attempts.again(trial_record):
             held = hold(
                 base,
@@ -140,14 +148,53 @@ class _Trial:
             )
             try:
                 # Once more: the wait for a device may have been long.
-                trial_record = self._not_needed() or self._attempt(base, held)
+                trial_record = self._not_needed()
+                if trial_record is None:
+                    attempts.begin(held.device)
+                    trial_record = self._attempt(base, held, job)
                 self._signals.check()
+            except Interrupted:
+                attempts.interrupted()
+                raise
+            except (LockError, LaunchError, OSError) as error:
+                if not isinstance(error, AgentLost):
+                    attempts.give_up()
+                raise
             finally:
                 held.release()
         attempts.number(trial_record)
         write_json_atomic(f"{self._stem}.json", trial_record)
         attempts.forget()
         return trial_record
+
+    @staticmethod
+    def _job() -> Job | None:
+        """Returns the SLURM job that this process runs in, or None."""
+        if "SLURM_JOB_ID" not in os.environ:
+            return None
+        from aorta.run.slurmjob import this_job
+
+        return this_job(os.environ)
+
+    def _lost(self, left: Mapping[str, Any], error: dict[str, Any]) -> dict[str, Any]:
+        """Returns the record of an attempt that its job's end took along, and after which there is no other."""
+        trial_record = self._unstarted("infrastructure_failed", error, left["device"], float(left["started"]))
+        return {**trial_record, "host": dict(left["host"]), "slurm": dict(left["slurm"])}
+
+    def _unstarted(
+        self, exit_status: str, error: dict[str, Any], device: Mapping[str, Any] | None, started_at: float
+    ) -> dict[str, Any]:
+        """Returns a record that no worker has contributed to."""
+        return record.build(
+            self._arguments,
+            self._cell,
+            exit_status=exit_status,
+            error=error,
+            overlay=self._overlay,
+            device=device,
+            started_at=started_at,
+            ended_at=time.time(),
+        )
 
     def _is_recorded(self) -> bool:
         """Tells whether the trial has a record that still holds."""
@@ -177,13 +224,36 @@ class _Trial:
     def _notify(self, text: str) -> None:
         _say(f"aorta: {self._arguments.cell} trial {self._arguments.trial}: {text}")
 
-    def _attempt(self, env: Mapping[str, str], held: Held) -> dict[str, Any]:
+    def _attempt(self, env: Mapping[str, str], held: Held, job: Job | None) -> dict[str, Any]:
         kind: type[Attempt | CommandAttempt] = Attempt
         if "probe" in self._cell:
             from aorta.run.opaque import CommandAttempt
 
             kind = CommandAttempt
-        return kind(self._arguments, self._cell, self._signals, self._token, env, held, self._notify).run()
+        attempt = kind(self._arguments, self._cell, self._signals, self._token, env, held, self._notify)
+        started_at = time.time()
+        try:
+            trial_record = attempt.run()
+        except AgentLost as lost:
+            if job is None or not self._outlives(job):
+                raise
+            # Of the job, this supervisor has outlived a part: a step, a node. It can still say so.
+            message = str(lost).removesuffix("; the trial has no record")
+            error = record.error_entry("process", "slurm", message)
+            trial_record = self._unstarted("infrastructure_failed", error, held.device, started_at)
+        if job is not None:
+            from aorta.run.lost import job_entry
+
+            trial_record["slurm"] = job_entry(job)
+        return trial_record
+
+    def _outlives(self, job: Job) -> bool:
+        """Whether the job goes on; the signal that tells this process of its end may come a moment later."""
+        from aorta.run.slurmjob import find_job
+
+        self._signals.wait(0.5)
+        self._signals.check()
+        return find_job(job.number).state == "RUNNING"
 
     def _pause(self, seconds: float) -> None:
         self._signals.check()

@@ -104,7 +104,9 @@ configure() {
 			"SocketsPerBoard=1 CoresPerSocket=$CPUS ThreadsPerCore=1 RealMemory=8000 Gres=gpu:fake:$GPUS Feature=f$node State=UNKNOWN"
 	done
 	echo "PartitionName=main Nodes=n[1-$NODES] Default=YES MaxTime=INFINITE DefaultTime=60 State=UP PriorityTier=1"
-	echo "PartitionName=urgent Nodes=n[1-$NODES] MaxTime=INFINITE DefaultTime=60 State=UP PriorityTier=9"
+	echo "PartitionName=urgent Nodes=n[1-$NODES] MaxTime=INFINITE DefaultTime=60 State=UP PriorityTier=1"
+	# Jobs of the others take its jobs' places.
+	echo "PartitionName=low Nodes=n[1-$NODES] MaxTime=INFINITE DefaultTime=60 State=UP PriorityTier=0"
 }
 
 start() {

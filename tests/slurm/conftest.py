@@ -38,9 +38,9 @@ class Cluster:
 
     nodes = ("n1", "n2", "n3")
 
-    def call(self, *command: str, check: bool = True) -> str:
+    def call(self, *command: str, check: bool = True, timeout: float = 60) -> str:
         """Runs one of SLURM's commands and returns what it printed."""
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
         assert not check or done.returncode == 0, f"{command}: {done.stderr}"
         return done.stdout.strip()
 
@@ -106,12 +106,28 @@ def cluster() -> Iterator[Cluster]:
         yield Cluster()
 
 
+@contextlib.contextmanager
+def _workspace(folder: Path, cluster: Cluster, lock: int) -> Iterator[Workspace]:
+    folder.mkdir()
+    with (BASE / "tests.lock").open("w") as file:
+        fcntl.flock(file, lock)
+        try:
+            yield Workspace(folder)
+        finally:
+            left = cluster.jobs(folder)
+            if left:
+                cluster.call("scancel", *left, check=False)
+
+
 @pytest.fixture
 def workspace(tmp_path: Path, cluster: Cluster) -> Iterator[Workspace]:
     """An empty folder in which a user runs commands; no job of it is left behind."""
-    folder = tmp_path / "work"
-    folder.mkdir()
-    yield Workspace(folder)
-    left = cluster.jobs(folder)
-    if left:
-        cluster.call("scancel", *left, check=False)
+    with _workspace(tmp_path / "work", cluster, fcntl.LOCK_SH) as made:
+        yield made
+
+
+@pytest.fixture
+def alone(tmp_path: Path, cluster: Cluster) -> Iterator[Workspace]:
+    """The same for a test that no other may run beside, since it breaks what all use."""
+    with _workspace(tmp_path / "work", cluster, fcntl.LOCK_EX) as made:
+        yield made

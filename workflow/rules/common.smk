@@ -14,5 +14,4 @@ wildcard_constraints:
 localrules:
     all,
     resolved_recipe,
-    host_environment,
     matrix,

@@ -1,4 +1,4 @@
-# Snapshots of where trials run: the host once, and each environment once.
+# Snapshots of where trials run: the host once, and each environment once; on a cluster taken by a job, like a trial.
 HOST_ENVIRONMENTS = SWEEP.environment_names(isolated=False)
 ISOLATED_ENVIRONMENTS = SWEEP.environment_names(isolated=True)
 
@@ -6,6 +6,8 @@ ISOLATED_ENVIRONMENTS = SWEEP.environment_names(isolated=True)
 rule host_environment:
     output:
         str(RUN.host_env),
+    resources:
+        **SWEEP.snapshot_requests(),
     params:
         command=lambda wildcards, input: SWEEP.snapshot_command(None),
     message:
@@ -21,6 +23,8 @@ if HOST_ENVIRONMENTS:
             str(RUN.environment("{environment}")),
         wildcard_constraints:
             environment=SWEEP.alternatives(HOST_ENVIRONMENTS),
+        resources:
+            **SWEEP.snapshot_requests(),
         params:
             command=lambda wildcards, input: SWEEP.snapshot_command(wildcards.environment),
         message:
@@ -40,6 +44,8 @@ if ISOLATED_ENVIRONMENTS:
             update(str(RUN.environment("{environment}"))),
         wildcard_constraints:
             environment=SWEEP.alternatives(ISOLATED_ENVIRONMENTS),
+        resources:
+            **SWEEP.snapshot_requests(),
         params:
             command=lambda wildcards, input: SWEEP.snapshot_command(wildcards.environment),
         message:

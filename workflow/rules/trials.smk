@@ -11,6 +11,7 @@ rule trial:
         update(str(RUN.trial("{cell}", "{trial}"))),
     priority: lambda wildcards: -SWEEP.position(wildcards.cell, wildcards.trial)
     resources:
+        **SWEEP.trial_requests(),
         device=SWEEP.devices_per_trial,
     params:
         request=lambda wildcards: SWEEP.trial_param(wildcards.cell),

@@ -16,6 +16,7 @@ from aorta.run.launch.interface import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
 
 __all__ = [
@@ -59,7 +60,7 @@ def find_launcher(name: str) -> Launcher:
     raise LaunchError(f"'{name}' is not a launcher; known are: {', '.join(LAUNCHERS)}")
 
 
-def world_size(launch: dict[str, Any]) -> int:
+def world_size(launch: Mapping[str, Any]) -> int:
     """Returns how many ranks a cell's ``launch`` block asks for."""
     return int(launch["nnodes"]) * int(launch["nproc_per_node"])
 

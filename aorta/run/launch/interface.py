@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -72,10 +74,13 @@ class Launcher:
     Attributes:
         name: Name on the command line.
         gathers: Whether ranks are spread over several supervisors, so that agents have to join.
+        leads_rank_0: Whether the supervisor that gathers is on rank 0's host and starts rank 0 itself; if not, it
+            starts none, and may be on a host that has no rank at all.
     """
 
     name: str
     gathers: bool = True
+    leads_rank_0: bool = True
 
     def places(self, launch: Mapping[str, Any], env: Mapping[str, str]) -> list[Place]:
         """Returns the ranks that a supervisor or agent with this environment starts itself.
@@ -96,6 +101,22 @@ class Launcher:
             LaunchError: The environment does not say.
         """
         raise NotImplementedError
+
+    def rendezvous(self, launch: Mapping[str, Any], env: Mapping[str, str]) -> str:
+        """Returns ``address`` in a form that resolves here, which may mean to ask somebody."""
+        return self.address(launch, env)
+
+    def lead_host(self, env: Mapping[str, str]) -> str:
+        """Returns where an agent finds the supervisor that it joins, when that did not know how it is reached.
+
+        Raises:
+            LaunchError: The environment does not say.
+        """
+        raise NotImplementedError
+
+    def host_name(self, env: Mapping[str, str]) -> str:
+        """Returns the name under which this process's host stands in the record."""
+        return os.uname().nodename
 
     def agent_command(self, launch: Mapping[str, Any], agent: Sequence[str]) -> list[str] | None:
         """Returns the command that starts an agent for each rank, or None where nobody has to be started for that.

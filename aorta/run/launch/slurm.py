@@ -1,8 +1,14 @@
-"""Ranks that ``srun`` starts inside a job's allocation: one task, and so one agent, a rank. Standard library only."""
+"""Ranks that ``srun`` starts inside a job's allocation: one task, and so one agent, a rank. Standard library only.
+
+The supervisor that leads is no task itself: it is the job's own script, or a sweep that somebody started in an
+allocation, perhaps from another host.
+"""
 
 from __future__ import annotations
 
+import os
 import re
+import socket
 
 from aorta.run.launch.interface import Launcher, LaunchError, Place, check_world, whole_number
 
@@ -16,6 +22,7 @@ class SlurmLauncher(Launcher):
     """One SLURM task a rank, from SLURM_PROCID, SLURM_LOCALID, SLURM_NTASKS and the step's tasks per node."""
 
     name = "slurm"
+    leads_rank_0 = False
 
     def places(self, launch: Mapping[str, Any], env: Mapping[str, str]) -> list[Place]:
         """Returns the task's rank; empty in the batch script itself, where no task has been started yet."""
@@ -34,11 +41,35 @@ class SlurmLauncher(Launcher):
 
     def address(self, launch: Mapping[str, Any], env: Mapping[str, str]) -> str:
         """Returns the first host of the step's, or of the job's, node list: that of rank 0."""
+        if int(launch["nnodes"]) == 1:
+            return "127.0.0.1"
         nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST") or ""
         hosts = expand_hosts(nodes)
         if not hosts:
             raise LaunchError("SLURM_JOB_NODELIST is not set; it is set by SLURM")
         return hosts[0]
+
+    def rendezvous(self, launch: Mapping[str, Any], env: Mapping[str, str]) -> str:
+        """Returns ``address``, or what SLURM itself calls that node where its name does not resolve."""
+        host = self.address(launch, env)
+        try:
+            socket.getaddrinfo(host, None)
+        except OSError:
+            from aorta.run.slurmjob import node_address
+
+            return node_address(host) or host
+        return host
+
+    def lead_host(self, env: Mapping[str, str]) -> str:
+        """Returns the address of the host where ``srun`` was started, over which SLURM reaches it too."""
+        address = env.get("SLURM_LAUNCH_NODE_IPADDR")
+        if not address:
+            raise LaunchError("SLURM_LAUNCH_NODE_IPADDR is not set; it is set by srun")
+        return address
+
+    def host_name(self, env: Mapping[str, str]) -> str:
+        """Returns the node's name in SLURM: several virtual nodes may share a host."""
+        return env.get("SLURMD_NODENAME") or os.uname().nodename
 
     def agent_command(self, launch: Mapping[str, Any], agent: Sequence[str]) -> list[str]:
         """Returns the ``srun`` command: block distribution, so that rank 0 is on the first host."""
@@ -49,12 +80,32 @@ class SlurmLauncher(Launcher):
             f"--ntasks={nodes * each}",
             f"--ntasks-per-node={each}",
             "--distribution=block",
+            # The ranks share what the job has on their node, as under torchrun; local rank n takes the n-th device.
+            "--cpu-bind=none",
+            # Also where this process is in a step itself, as in some sites' interactive shells.
+            "--overlap",
+            "--mpi=none",
+            "--input=none",
+            # The site's Waittime would end ranks that take a little longer than the first.
+            "--wait=0",
             # One agent that ends badly takes the others along, also where the network between them is gone.
             "--kill-on-bad-exit=1",
             "--export=ALL",
             "--",
             *agent,
         ]
+
+
+FOREIGN_STEP = (
+    *("SLURM_CPU_BIND", "SLURM_CPUS_PER_TASK", "SLURM_DISTRIBUTION", "SLURM_GPU", "SLURM_MEM_BIND"),
+    *("SLURM_NPROCS", "SLURM_NTASKS", "SLURM_TRES_PER_TASK", "SLURM_STEP", "SRUN_"),
+)
+"""Beginnings of variables from which ``srun`` would take over what the job, or an outer step, was asked for."""
+
+
+def step_environment(env: Mapping[str, str]) -> dict[str, str]:
+    """Returns an environment from which ``srun`` takes nothing but the allocation."""
+    return {name: value for name, value in env.items() if not name.startswith(FOREIGN_STEP)}
 
 
 def tasks_per_node(text: str) -> list[int]:

@@ -1,0 +1,201 @@
+"""Snakemake's SLURM executor, corrected, and the jobs of a run directory: found by name, waited for, cancelled.
+
+The corrections touch internals of the plugin, so each is guarded: where a later version lacks the attribute, the run
+goes on without the correction and says so. Tests hold them against the pinned version.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from aorta.run.slurmjob import call
+
+_POLL_SEC = 2.0
+_GONE_AFTER = 3
+"""A job that the queue has not shown so many times in a row, and accounting does not know, has ended."""
+
+_FAILED = ("PREEMPTED", "NODE_FAIL", "REVOKED")
+"""Ends after which the plugin would wait for ever, or would keep the node out of the rest of the sweep unasked."""
+
+
+def job_prefix(run_dir: Path) -> str:
+    """Returns how the names of a run directory's jobs begin, on whatever host that is asked."""
+    digest = hashlib.blake2b(str(run_dir.absolute()).encode("utf-8", "surrogateescape"), digest_size=6)
+    return f"aorta-{digest.hexdigest()}-"
+
+
+def live_jobs(run_dir: Path, run: Callable[[Sequence[str]], str | None] = call) -> dict[str, str] | None:
+    """Returns the jobs of a run directory that wait or run, with their states; None if SLURM does not answer.
+
+    Args:
+        run_dir: The run directory.
+        run: Runs a command; for tests.
+    """
+    text = run(["squeue", "-h", "-o", "%i|%T|%j"])
+    if text is None:
+        return None
+    prefix = job_prefix(run_dir)
+    rows = [line.split("|", 2) for line in text.splitlines()]
+    return {row[0]: row[1] for row in rows if len(row) == 3 and row[2].startswith(prefix)}
+
+
+def cancel_jobs(run_dir: Path, run: Callable[[Sequence[str]], str | None] = call) -> int:
+    """Cancels whatever jobs a run directory has in the queue; returns how many."""
+    jobs = live_jobs(run_dir, run) or {}
+    if jobs:
+        run(["scancel", *jobs])
+    return len(jobs)
+
+
+def outlive_jobs(
+    run_dir: Path,
+    say: Callable[[str], None],
+    *,
+    run: Callable[[Sequence[str]], str | None] = call,
+    pause: Callable[[float], None] = time.sleep,
+) -> None:
+    """Makes sure that no job of an earlier start is left: those that wait are cancelled, those that run are waited for.
+
+    The run directory's lock is held, so every such job is an orphan: its Snakemake was killed. A trial that runs is
+    worth its result; one that waits would only run beside its own successor.
+
+    Args:
+        run_dir: The run directory.
+        say: Takes a sentence about what is done.
+        run: Runs a command; for tests.
+        pause: Waits for the given seconds; for tests.
+    """
+    waiting = {number for number, state in (live_jobs(run_dir, run) or {}).items() if state == "PENDING"}
+    if waiting:
+        run(["scancel", *sorted(waiting)])
+        say(f"cancelled {_jobs(waiting)} of an earlier start, which had not begun")
+    told: set[str] = set()
+    while True:
+        jobs = live_jobs(run_dir, run)
+        running = set(jobs or {})
+        if jobs is not None and not running:
+            break
+        if running - told - waiting:
+            told |= running
+            say(f"waiting for {_jobs(running - waiting)} of an earlier start to end (scancel ends them at once)")
+        pause(_POLL_SEC)
+
+
+def _jobs(numbers: set[str]) -> str:
+    shown = sorted(numbers, key=lambda number: (len(number), number))
+    return f"job{'s' if len(shown) > 1 else ''} {', '.join(shown[:8])}{' ...' if len(shown) > 8 else ''}"
+
+
+def is_slurm_executor(workflow: Any) -> bool:
+    """Whether Snakemake's jobs go to SLURM by its plugin."""
+    executor = getattr(getattr(workflow, "scheduler", None), "_executor", None)
+    return any(kind.__module__ == "snakemake_executor_plugin_slurm" for kind in type(executor).__mro__)
+
+
+def correct_executor(workflow: Any, run_dir: Path) -> list[str]:
+    """Makes the SLURM executor name its jobs after the run directory, and watch them through whatever befalls SLURM.
+
+    Returns:
+        Notices: empty when it worked, or when another executor runs the jobs.
+    """
+    if not is_slurm_executor(workflow):
+        return []
+    executor: Any = workflow.scheduler._executor
+    base = type(executor)
+    import snakemake_executor_plugin_slurm as plugin
+
+    parts = (getattr(executor, "run_uuid", None), getattr(plugin, "query_job_status", None))
+    if None in parts or not hasattr(base, "check_active_jobs") or not hasattr(base, "run_job"):
+        return ["this version of Snakemake's SLURM plugin is not known: jobs of a killed sweep may not be found again"]
+    executor.run_uuid = f"{job_prefix(run_dir)}{uuid.uuid4()}"
+    watch = Watch(executor.run_uuid)
+
+    async def query(_command: str, _logger: Any) -> tuple[dict[str, str], float]:
+        begin = time.monotonic()
+        with executor.lock:
+            numbers = [str(info.external_jobid) for info in executor.active_jobs if info.external_jobid]
+        states = await asyncio.get_running_loop().run_in_executor(None, watch.states, numbers)
+        return states, time.monotonic() - begin
+
+    plugin.query_job_status = query
+    shortest = workflow.executor_settings.init_seconds_before_status_checks
+
+    class PatientExecutor(base):  # type: ignore[misc, valid-type]
+        """The executor, whose looks at the queue do not become rarer and rarer, and which waits for the controller."""
+
+        async def check_active_jobs(self, active_jobs: Any) -> Any:
+            async for job in super().check_active_jobs(active_jobs):
+                yield job
+            next_look = min(super().next_seconds_between_status_checks, 5 * shortest)
+            self._next_seconds_between_status_checks = next_look
+
+        def run_job(self, job: Any) -> None:
+            # sbatch gives up within seconds, and a failed submission costs the trial one of its tries.
+            while self.wait and call(["scontrol", "ping"]) is None:
+                time.sleep(_POLL_SEC)
+            super().run_job(job)
+
+    executor.__class__ = PatientExecutor
+    return []
+
+
+class Watch:
+    """Tells how the jobs of a sweep stand: by the queue, and by accounting where there is any.
+
+    Args:
+        name: The jobs' name.
+        run: Runs a command; for tests.
+    """
+
+    def __init__(self, name: str, run: Callable[[Sequence[str]], str | None] = call) -> None:
+        self._name = name
+        self._run = run
+        self._absent: dict[str, int] = {}
+        self._accounting: bool | None = None
+
+    def states(self, numbers: Sequence[str]) -> dict[str, str]:
+        """Returns the states of those jobs of which something is known, in the words that the plugin acts on.
+
+        While the controller does not answer nothing is known, and the plugin takes a job without a state for one that
+        runs. Without accounting, a job that the controller has forgotten counts as completed: whether it has made its
+        file decides then.
+
+        Args:
+            numbers: Ids of the jobs.
+        """
+        text = self._run(["squeue", "-h", "--states=all", "-o", "%i|%T", "--name", self._name])
+        if text is None:
+            return {}
+        found = _states(text)
+        missing = [number for number in numbers if number not in found]
+        if missing and self._has_accounting():
+            command = ["sacct", "-X", "-n", "-P", "-j", ",".join(missing), "-o", "JobIDRaw,State"]
+            found |= _states(self._run(command) or "")
+        for number in missing:
+            self._absent[number] = 0 if number in found else self._absent.get(number, 0) + 1
+            if self._absent[number] >= _GONE_AFTER:
+                found[number] = "COMPLETED"
+        return {number: "FAILED" if state in _FAILED else state for number, state in found.items()}
+
+    def _has_accounting(self) -> bool:
+        if self._accounting is None:
+            config = self._run(["scontrol", "show", "config"])
+            if config is None:
+                return False
+            lines = [line for line in config.splitlines() if line.startswith("AccountingStorageType")]
+            has_storage = any("none" not in line.partition("=")[2] for line in lines)
+            self._accounting = has_storage and shutil.which("sacct") is not None
+        return self._accounting
+
+
+def _states(text: str) -> dict[str, str]:
+    rows = [line.split("|") for line in text.splitlines()]
+    # Accounting adds by whom: "CANCELLED by 0".
+    return {row[0].strip(): row[1].split()[0] for row in rows if len(row) == 2 and row[1].split()}

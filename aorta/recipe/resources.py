@@ -1,0 +1,97 @@
+"""What a recipe's trials ask a cluster for: reading the values that may be written in several ways."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+
+RESOURCE_NAMES = ("gpus", "nodes", "partition", "runtime", "mem", "constraint", "account", "extra")
+
+_MINUTES = {"m": 1, "h": 60, "d": 1440}
+_MEGABYTES = {"M": 1, "G": 1000, "T": 1_000_000}
+
+# What each option of sbatch goes by in a recipe; None where the engine, or a setting, decides it.
+_MANAGED: dict[str, str | None] = {
+    "--account": "account",
+    "-A": "account",
+    "--partition": "partition",
+    "-p": "partition",
+    "--mem": "mem",
+    "--mem-per-cpu": None,
+    "--time": "runtime",
+    "-t": "runtime",
+    "--constraint": "constraint",
+    "-C": "constraint",
+    "--nodes": "nodes",
+    "-N": "nodes",
+    "--gres": "gpus",
+    "--gpus": "gpus",
+    "--gpus-per-node": "gpus",
+    "--gpus-per-task": "gpus",
+    "--ntasks": None,
+    "-n": None,
+    "--ntasks-per-node": None,
+    "--ntasks-per-gpu": None,
+    "--cpus-per-task": None,
+    "-c": None,
+    "--cpus-per-gpu": None,
+    "--job-name": None,
+    "-J": None,
+    "--output": None,
+    "-o": None,
+    "--error": None,
+    "-e": None,
+    "--comment": None,
+    "--export": None,
+    "--chdir": None,
+    "-D": None,
+    "--workdir": None,
+    "--parsable": None,
+    "--clusters": None,
+    "-M": None,
+    "--qos": None,
+    "-q": None,
+    "--array": None,
+    "-a": None,
+    "--wrap": None,
+}
+
+
+def extra_faults(extra: str) -> Iterator[str]:
+    """Says which options of ``extra`` are not its to give, each with what is.
+
+    Args:
+        extra: The value of ``resources.extra``: options of ``sbatch``, separated by blanks.
+    """
+    for word in extra.split():
+        option = word.partition("=")[0]
+        if option not in _MANAGED:
+            continue
+        name = _MANAGED[option]
+        remedy = f"use resources.{name}" if name else "the engine or the profile sets it (docs/clusters.md)"
+        yield f"must not hold {option!r}: {remedy}"
+
+
+def plain_resources(*layers: Mapping[str, int | str]) -> dict[str, int | str]:
+    """Returns the resources of a cell in their plain form: ``runtime`` in minutes and ``mem`` in MB, as numbers.
+
+    Args:
+        layers: The recipe's resources and the cell's, valid; later ones win key by key.
+    """
+    merged: dict[str, int | str] = {}
+    for layer in layers:
+        merged.update(layer)
+    if "runtime" in merged:
+        merged["runtime"] = _number(merged["runtime"], _MINUTES)
+    if "mem" in merged:
+        merged["mem"] = _number(merged["mem"], _MEGABYTES)
+    return {name: merged[name] for name in RESOURCE_NAMES if name in merged}
+
+
+def _number(value: int | str, units: Mapping[str, int]) -> int:
+    if isinstance(value, int):
+        return value
+    found = re.fullmatch(r"([0-9.]+) *([A-Za-z])[A-Za-z]*", value)
+    assert found is not None, "the schema lets nothing else through"
+    return max(1, round(Decimal(found[1]) * units[found[2]]))

@@ -1,0 +1,184 @@
+"""Asks SLURM about jobs: the one that this process runs in, and how others ended.
+
+Standard library only: a supervisor inside a job imports this before its trial.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+JOB_VARIABLE = "SLURM_JOB_ID"
+NODE_VARIABLE = "SLURMD_NODENAME"
+"""Name of the node as SLURM knows it; several virtual nodes may share one host."""
+
+_ANSWER_SEC = 20.0
+_FINAL = (
+    "BOOT_FAIL",
+    "CANCELLED",
+    "COMPLETED",
+    "DEADLINE",
+    "FAILED",
+    "NODE_FAIL",
+    "OUT_OF_MEMORY",
+    "PREEMPTED",
+    "REVOKED",
+    "TIMEOUT",
+)
+"""States that a job does not leave again."""
+
+_MEANINGS = {
+    "BOOT_FAIL": "a node did not boot",
+    "CANCELLED": "it was cancelled (scancel)",
+    "COMPLETED": "it ended",
+    "DEADLINE": "its deadline passed",
+    "FAILED": "it ended with an error",
+    "NODE_FAIL": "a node failed",
+    "OUT_OF_MEMORY": "it took more memory than it had asked for",
+    "PREEMPTED": "another job took its place",
+    "TIMEOUT": "its time limit was reached",
+}
+
+
+class Job:
+    """One job, as SLURM describes it.
+
+    Attributes:
+        number: Its id.
+        name: Its name, or None if SLURM did not say.
+        state: Its state, in capitals; None if SLURM does not know the job.
+        reason: Why it is in that state, or None.
+        nodes: Its node list as SLURM writes it; empty while it waits.
+        partition: Its partition, or None.
+        restarts: How often SLURM has requeued it.
+        limit: Its time limit as SLURM writes it, or None.
+    """
+
+    __slots__ = ("limit", "name", "nodes", "number", "partition", "reason", "restarts", "state")
+
+    def __init__(
+        self,
+        number: str,
+        *,
+        name: str | None = None,
+        state: str | None = None,
+        reason: str | None = None,
+        nodes: str = "",
+        partition: str | None = None,
+        restarts: int = 0,
+        limit: str | None = None,
+    ) -> None:
+        self.number = number
+        self.name = name
+        self.state = state
+        self.reason = reason
+        self.nodes = nodes
+        self.partition = partition
+        self.restarts = restarts
+        self.limit = limit
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the job has ended for good, or SLURM has forgotten it."""
+        return self.state is None or self.state in _FINAL
+
+    def end_text(self) -> str:
+        """Says in a few words how the job ended."""
+        if self.state is None:
+            return "SLURM no longer knows it"
+        meaning = _MEANINGS.get(self.state)
+        if self.state == "TIMEOUT" and self.limit:
+            meaning = f"its time limit of {self.limit} was reached"
+        text = f"{self.state}: {meaning}" if meaning else self.state
+        return f"{text} (reason: {self.reason})" if self.reason else text
+
+
+def call(command: Sequence[str], seconds: float = _ANSWER_SEC) -> str | None:
+    """Runs one of SLURM's commands; None if it is not there, fails, or does not answer in time."""
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds, check=False
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def this_job(env: Mapping[str, str], run: Callable[[Sequence[str]], str | None] = call) -> Job | None:
+    """Returns the job that a process with this environment runs in, or None outside of any.
+
+    The job's environment alone would not do: Snakemake's plugin takes most of it away.
+    """
+    number = env.get(JOB_VARIABLE)
+    if not number or not number.isdigit():
+        return None
+    found = _from_controller(number, run)
+    return found if found is not None else Job(number, nodes=env.get(NODE_VARIABLE, ""))
+
+
+def find_job(number: str, run: Callable[[Sequence[str]], str | None] = call, *, settle_sec: float = 0.0) -> Job:
+    """Returns a job by its id: what the controller knows, else what accounting has kept.
+
+    Args:
+        number: The id.
+        run: Runs a command; for tests.
+        settle_sec: How long to wait for a job that is being cleaned up: until then SLURM does not say how it ended.
+    """
+    deadline = time.monotonic() + settle_sec
+    while True:
+        job = _from_controller(number, run) or _from_accounting(number, run) or Job(number)
+        if job.state != "COMPLETING" or time.monotonic() >= deadline:
+            return job
+        time.sleep(0.2)
+
+
+def _from_controller(number: str, run: Callable[[Sequence[str]], str | None]) -> Job | None:
+    text = run(["scontrol", "show", "job", "--oneliner", number])
+    if not text:
+        return None
+    facts = dict(re.findall(r"(?:^|\s)([A-Za-z/:]+)=(\S*)", text.splitlines()[0]))
+    return Job(
+        number,
+        name=facts.get("JobName"),
+        state=facts.get("JobState"),
+        reason=_said(facts.get("Reason")),
+        nodes=_said(facts.get("NodeList")) or "",
+        partition=facts.get("Partition"),
+        restarts=int(facts.get("Restarts") or 0),
+        limit=_said(facts.get("TimeLimit")),
+    )
+
+
+def _from_accounting(number: str, run: Callable[[Sequence[str]], str | None]) -> Job | None:
+    # --duplicates: a requeued job has an entry for each time that it ran.
+    text = run(
+        ["sacct", "-X", "-n", "-P", "--duplicates", "-j", number, "-o", "JobName,State,Reason,NodeList,Partition"]
+    )
+    lines = (text or "").strip().splitlines()
+    if not lines or lines[-1].count("|") != 4:
+        return None
+    name, state, reason, nodes, partition = lines[-1].split("|")
+    return Job(
+        number,
+        name=name,
+        state=state.split(" ")[0] or None,
+        reason=_said(reason),
+        nodes=_said(nodes) or "",
+        partition=partition or None,
+        restarts=len(lines) - 1,
+    )
+
+
+def _said(text: str | None) -> str | None:
+    return None if text in (None, "", "None", "(null)", "None assigned", "Unknown", "N/A") else text
+
+
+def node_address(node: str, run: Callable[[Sequence[str]], str | None] = call) -> str | None:
+    """Returns the address by which SLURM reaches a node, or None if it does not say."""
+    found = re.search(r"\sNodeAddr=(\S+)", run(["scontrol", "show", "node", "--oneliner", node]) or "")
+    return found[1] if found else None

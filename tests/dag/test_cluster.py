@@ -1,0 +1,115 @@
+"""How a sweep finds, watches and ends its jobs on SLURM, with SLURM's answers given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from aorta.dag.cluster import Watch, cancel_jobs, job_prefix, live_jobs, outlive_jobs
+
+Answer = str | None
+
+
+class Slurm:
+    """Answers each command by its first word, the last answer again and again, and keeps what was asked."""
+
+    def __init__(self, **answers: Sequence[Answer] | Answer) -> None:
+        self.answers = {
+            name: [value] if isinstance(value, str | None) else list(value) for name, value in answers.items()
+        }
+        self.asked: list[list[str]] = []
+
+    def __call__(self, command: Sequence[str]) -> Answer:
+        self.asked.append(list(command))
+        left = self.answers.get(command[0], [""])
+        return left.pop(0) if len(left) > 1 else left[0]
+
+
+def names(text: str, folder: Path) -> str:
+    return text.replace("OWN", f"{job_prefix(folder)}uuid")
+
+
+def test_a_run_finds_its_jobs_by_name(tmp_path: Path) -> None:
+    """Other runs' jobs, and jobs of other kinds, are not among them."""
+    other = f"{job_prefix(tmp_path / 'other')}uuid"
+    slurm = Slurm(squeue=names(f"7|RUNNING|OWN\n8|PENDING|OWN\n9|RUNNING|{other}\n10|RUNNING|a|b\n", tmp_path))
+    assert live_jobs(tmp_path, slurm) == {"7": "RUNNING", "8": "PENDING"}
+
+
+def test_a_run_directory_has_one_name_however_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative path and the absolute one give the same jobs."""
+    monkeypatch.chdir(tmp_path)
+    assert job_prefix(Path("run")) == job_prefix(tmp_path / "run")
+
+
+def test_orphans_that_wait_are_cancelled_and_those_that_run_are_waited_for(tmp_path: Path) -> None:
+    """The sweep goes on when none of them is left, and says what it waits for once."""
+    first = names("7|RUNNING|OWN\n8|PENDING|OWN\n", tmp_path)
+    slurm = Slurm(squeue=[first, first, None, names("7|COMPLETING|OWN\n", tmp_path), ""])
+    said: list[str] = []
+    outlive_jobs(tmp_path, said.append, run=slurm, pause=lambda seconds: None)
+    assert [command for command in slurm.asked if command[0] == "scancel"] == [["scancel", "8"]]
+    assert said == [
+        "cancelled job 8 of an earlier start, which had not begun",
+        "waiting for job 7 of an earlier start to end (scancel ends them at once)",
+    ]
+
+
+def test_what_is_left_after_an_interrupt_is_cancelled(tmp_path: Path) -> None:
+    """Each job of the run, and nothing where there is none."""
+    slurm = Slurm(squeue=names("7|RUNNING|OWN\n8|PENDING|OWN\n", tmp_path))
+    assert cancel_jobs(tmp_path, slurm) == 2
+    assert slurm.asked[-1] == ["scancel", "7", "8"]
+    assert cancel_jobs(tmp_path, Slurm()) == 0
+
+
+WITH = "AccountingStorageType   = accounting_storage/slurmdbd\n"
+WITHOUT = "AccountingStorageType   = accounting_storage/none\n"
+
+
+@pytest.fixture
+def sacct(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Puts a program of that name on the PATH."""
+
+    def install() -> None:
+        (tmp_path / "sacct").write_text("#!/bin/sh\n")
+        (tmp_path / "sacct").chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path))
+
+    return install
+
+
+def test_the_queue_says_how_jobs_stand() -> None:
+    """Accounting is not asked for what the queue knows."""
+    slurm = Slurm(squeue="1|RUNNING\n2|COMPLETED\n")
+    assert Watch("name", slurm).states(["1", "2"]) == {"1": "RUNNING", "2": "COMPLETED"}
+    assert [command[0] for command in slurm.asked] == ["squeue"]
+
+
+def test_accounting_knows_what_the_queue_has_forgotten(sacct: Callable[[], None]) -> None:
+    """Only where the cluster keeps accounts."""
+    sacct()
+    slurm = Slurm(squeue="1|RUNNING\n", scontrol=WITH, sacct="2|CANCELLED by 1000\n")
+    assert Watch("name", slurm).states(["1", "2"]) == {"1": "RUNNING", "2": "CANCELLED"}
+    slurm = Slurm(squeue="1|RUNNING\n", scontrol=WITHOUT, sacct="2|FAILED\n")
+    assert Watch("name", slurm).states(["1", "2"]) == {"1": "RUNNING"}
+
+
+def test_a_job_that_nobody_knows_any_more_has_ended() -> None:
+    """After three looks; its file decides what came of it. It does not hang the sweep."""
+    watch = Watch("name", Slurm(squeue="", scontrol=WITHOUT))
+    assert [watch.states(["5"]) for _ in range(3)] == [{}, {}, {"5": "COMPLETED"}]
+
+
+def test_a_controller_that_does_not_answer_ends_no_job() -> None:
+    """Nothing is known then, however long it takes."""
+    watch = Watch("name", Slurm(squeue=None))
+    assert [watch.states(["5"]) for _ in range(9)] == [{}] * 9
+
+
+@pytest.mark.parametrize("state", ["PREEMPTED", "NODE_FAIL", "REVOKED"])
+def test_ends_that_the_plugin_misreads_are_failures(state: str) -> None:
+    """It would wait for ever for a preempted job, and would leave a failed node out of the sweep unasked."""
+    assert Watch("name", Slurm(squeue=f"5|{state}\n")).states(["5"]) == {"5": "FAILED"}

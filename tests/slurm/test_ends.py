@@ -1,0 +1,183 @@
+"""What becomes of a trial whose job SLURM ends, and of jobs whose sweep is ended."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import Workspace
+from tests.slurm.conftest import Cluster, wait_until
+
+pytestmark = [pytest.mark.slurm, pytest.mark.e2e]
+
+SMALL = {"runtime": 5, "mem": "300M"}
+
+
+class Sweep:
+    """A sweep of the workload ``known`` that runs in the background; its trials wait for a file each cell names."""
+
+    def __init__(self, workspace: Workspace, cluster: Cluster, cells: list[dict[str, Any]], **fields: Any) -> None:
+        self.workspace = workspace
+        self.cluster = cluster
+        self.folder = workspace.folder
+        for cell in cells:
+            cell["workload_config"] = {
+                "gate": str(self.folder / f"open-{cell['name']}"),
+                **cell.get("workload_config", {}),
+            }
+        self.recipe = workspace.recipe(cells, workload="known", **{"resources": SMALL, **fields})
+        site = self.folder / "site"
+        site.mkdir()
+        site.joinpath("config.yaml").write_text("executor: slurm\nslurm-init-seconds-before-status-checks: 1\n")
+        self.environment = {**workspace.environment, "KNOWN_LOG": str(self.folder / "runs.log")}
+
+    @contextlib.contextmanager
+    def started(self) -> Iterator[subprocess.Popen[bytes]]:
+        """Starts it in a session of its own; what it says goes to a file."""
+        command = [sys.executable, "-c", "from aorta.cli import main; main()", "sweep", "run", "--profile", "site"]
+        with (self.folder / "said").open("ab") as said:
+            process = subprocess.Popen(
+                [*command, "--recipe", self.recipe, "--run-dir", "run"],
+                cwd=self.folder,
+                env=self.environment,
+                stdout=said,
+                stderr=said,
+                start_new_session=True,
+            )
+            try:
+                yield process
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+
+    def open(self, cell: str) -> None:
+        """Lets a cell's trials end."""
+        (self.folder / f"open-{cell}").touch()
+
+    def job_of(self, cell: str) -> str:
+        """Waits until trial 0 of a cell is at work, and returns its job."""
+        wait_until(lambda: any(run["cell"] == cell for run in self.runs()), f"a trial of {cell} to start")
+        comment = f"rule_trial_wildcards_{cell}_0"
+        jobs = self.cluster.jobs(self.folder, "RUNNING")
+        return next(number for number, job in jobs.items() if job["comment"] == comment)
+
+    def runs(self) -> list[dict[str, Any]]:
+        """Every start of a trial's work so far."""
+        log = self.folder / "runs.log"
+        return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+
+    def record(self, cell: str, trial: int = 0) -> dict[str, Any]:
+        """A trial's record."""
+        path = self.folder / "run" / "cells" / cell / "known" / f"trial_d0_m0_t{trial}.json"
+        return dict(json.loads(path.read_text("utf-8")))
+
+    def said(self) -> str:
+        """What the sweep has said."""
+        return (self.folder / "said").read_text("utf-8", "replace")
+
+    def finish(self, process: subprocess.Popen[bytes]) -> None:
+        """Waits for its proper end."""
+        assert process.wait(240) == 0, self.said()
+        assert json.loads((self.folder / "run" / "matrix.json").read_text("utf-8"))["complete"] is True
+
+
+def test_a_cancelled_job_is_an_error_with_its_reason(workspace: Workspace, cluster: Cluster) -> None:
+    """Without retries it is the trial's record; with one, the trial runs again and the record keeps the first try."""
+    sweep = Sweep(workspace, cluster, [{"name": "once"}, {"name": "again", "retry_errors": 1}])
+    with sweep.started() as process:
+        lost = {cell: sweep.job_of(cell) for cell in ("once", "again")}
+        cluster.call("scancel", *lost.values())
+        sweep.open("again")
+        sweep.finish(process)
+    once, again = sweep.record("once"), sweep.record("again")
+    assert (once["verdict"], once["exit_status"], once["attempt"]) == ("error", "infrastructure_failed", 1)
+    assert (once["error"]["type"], once["slurm"]["job"]) == ("slurm", lost["once"])
+    assert f"job {lost['once']} on {once['slurm']['nodes'][0]} ended" in once["error"]["message"]
+    assert "CANCELLED" in once["error"]["message"]
+    assert (again["verdict"], again["attempt"]) == ("pass", 2)
+    (first,) = again["attempts"]
+    assert (first["slurm"]["job"], first["exit_status"]) == (lost["again"], "infrastructure_failed")
+    assert "CANCELLED" in first["error"]["message"] and again["slurm"]["job"] != lost["again"]
+    assert [run["cell"] for run in sweep.runs() if run["cell"] == "once"] == ["once"]
+
+
+def test_time_limits_and_preemption_are_told_apart(workspace: Workspace, cluster: Cluster) -> None:
+    """Each end by SLURM's own word for it."""
+    low = {"partition": "low", "constraint": "f3", "gpus": 2}
+    sweep = Sweep(workspace, cluster, [{"name": "baseline-slow"}, {"name": "preempted", "resources": low}])
+    with sweep.started() as process:
+        slow, preempted = sweep.job_of("baseline-slow"), sweep.job_of("preempted")
+        cluster.call("scontrol", "update", f"JobId={slow}", "TimeLimit=00:00:01")
+        options = ("--partition=main", "--nodelist=n3", "--gres=gpu:2", "--time=1", "--output=/dev/null")
+        winner = cluster.call("sbatch", "--parsable", *options, f"--chdir={sweep.folder}", "--wrap=true")
+        sweep.finish(process)
+    assert (sweep.record("baseline-slow")["slurm"]["job"], sweep.record("preempted")["slurm"]["job"]) == (
+        slow,
+        preempted,
+    )
+    assert "TIMEOUT: its time limit of" in sweep.record("baseline-slow")["error"]["message"]
+    assert "PREEMPTED: another job took its place" in sweep.record("preempted")["error"]["message"]
+    assert sweep.record("preempted")["slurm"]["nodes"] == ["n3"]
+    assert cluster.call("squeue", "-h", "--states=all", "-j", winner, "-o", "%T") == "COMPLETED"
+
+
+def test_a_failed_node_is_named_and_stays_in_use(alone: Workspace, cluster: Cluster) -> None:
+    """The node that went down is in the record, and later jobs may run there again: it is the finding."""
+    on_n2 = {"constraint": "f2"}
+    sweep = Sweep(alone, cluster, [{"name": "a", "retry_errors": 1, "resources": on_n2}])
+    with sweep.started() as process:
+        lost = sweep.job_of("a")
+        cluster.call("scontrol", "update", "NodeName=n2", "State=DOWN", "Reason=pulled")
+        wait_until(lambda: lost not in cluster.jobs(sweep.folder), "the job to end")
+        sweep.open("a")
+        # It may have come back by itself already.
+        cluster.call("scontrol", "update", "NodeName=n2", "State=RESUME", check=False)
+        sweep.finish(process)
+    record = sweep.record("a")
+    (first,) = record["attempts"]
+    assert (first["slurm"]["job"], first["slurm"]["nodes"]) == (lost, ["n2"])
+    assert "NODE_FAIL: a node failed" in first["error"]["message"]
+    assert (record["verdict"], record["slurm"]["nodes"]) == ("pass", ["n2"])
+
+
+def test_jobs_of_a_killed_sweep_are_waited_for(workspace: Workspace, cluster: Cluster) -> None:
+    """The next start runs no trial beside its orphan, nor again once that has recorded it."""
+    sweep = Sweep(workspace, cluster, [{"name": "a"}], trials=2)
+    with sweep.started() as process:
+        orphan = sweep.job_of("a")
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    assert orphan in cluster.jobs(sweep.folder)
+    with sweep.started() as process:
+        wait_until(lambda: "of an earlier start to end" in sweep.said(), "the sweep to find its orphans")
+        sweep.open("a")
+        sweep.finish(process)
+    assert sweep.record("a")["slurm"]["job"] == orphan
+    assert sorted(run["trial"] for run in sweep.runs()) == [0, 1]
+
+
+def test_an_interrupt_leaves_no_job_and_counts_for_no_error(workspace: Workspace, cluster: Cluster) -> None:
+    """Ctrl-C cancels what runs; those trials then run again as if nothing had been."""
+    sweep = Sweep(workspace, cluster, [{"name": "a"}])
+    with sweep.started() as process:
+        first = sweep.job_of("a")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(120) == 1, sweep.said()
+    wait_until(lambda: not cluster.jobs(sweep.folder), "every job to end", 60)
+    assert not list(Path(sweep.folder, "run").glob("cells/a/known/trial_*.json"))
+    sweep.open("a")
+    with sweep.started() as process:
+        sweep.finish(process)
+    record = sweep.record("a")
+    assert (record["verdict"], record["attempt"], record["attempts"]) == ("pass", 1, [])
+    assert record["slurm"]["job"] != first

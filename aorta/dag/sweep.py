@@ -181,7 +181,7 @@ class Sweep:
         planned = self._cells[cell]
         return shlex.join(
             [
-                *(self._restored_environment() if self.plan.command is not None else ()),
+                *self._restored_environment(),
                 *(_python(), "-I", "-S", os.fspath(SUPERVISOR), "--run-dir", str(self.layout.run_dir)),
                 *("--cell", cell, "--trial", trial, "--fingerprint", planned.fingerprint),
                 *("--order", str(self.position(cell, trial)), "--of", str(self.plan.trial_count)),
@@ -189,13 +189,14 @@ class Sweep:
             ]
         )
 
-    @staticmethod
-    def _restored_environment() -> list[str]:
-        """Returns the beginning of a command that undoes what Snakemake sets for a job's shell.
+    def _restored_environment(self) -> list[str]:
+        """Returns the beginning of a command that undoes what Snakemake sets for a job's shell; nothing for a workload.
 
         It gives every job its own number of threads and its own temporary folder. A command that somebody wants to see
-        fail must run as it does without aorta.
+        fail must run as it does without aorta, and the snapshot must show what it saw.
         """
+        if self.plan.command is None:
+            return []
         kept = [f"{name}={os.environ[name]}" for name in _SET_BY_SNAKEMAKE if name in os.environ]
         dropped = [word for name in _SET_BY_SNAKEMAKE if name not in os.environ for word in ("-u", name)]
         return ["env", *dropped, *kept]
@@ -213,7 +214,8 @@ class Sweep:
     def snapshot_command(self, environment: str | None) -> str:
         """The shell command of one snapshot: of an environment, or of the host."""
         which = ["--host"] if environment is None else ["--environment", environment]
-        return self._module_command("aorta.instrumentation.snapshot", "--run-dir", str(self.layout.run_dir), *which)
+        module = ["-m", "aorta.instrumentation.snapshot", "--run-dir", str(self.layout.run_dir), *which]
+        return shlex.join([*self._restored_environment(), _python(), *module])
 
     def recipe_command(self) -> str:
         """The shell command that writes the resolved recipe."""

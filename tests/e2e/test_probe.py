@@ -208,6 +208,8 @@ def test_the_command_sees_the_environment_that_the_sweep_was_started_in(workspac
     ended = workspace.aorta("sweep", "run", "--recipe", recipe, "--", "bash", "-c", script, **kept)
     assert ended.code == 0, ended.stderr
     assert (folder(workspace) / "stdout.log").read_text().split() == [f"{name}={kept[name]}" for name in sorted(kept)]
+    snapshot = workspace.folder / "triage_results" / "T" / "environments" / "local" / "env.json"
+    assert '"OMP_NUM_THREADS": "7"' in snapshot.read_text()
 
 
 def test_collected_files_and_what_is_retained(workspace: Workspace) -> None:

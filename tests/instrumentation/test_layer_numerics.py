@@ -440,3 +440,24 @@ def test_a_missing_script_is_refused() -> None:
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (2, "layer_numerics: nowhere.py: no such script\n")
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="this PyTorch has no torch.distributed")
+def test_sharded_parameters_are_measured(logged: Callable[..., Logged], tmp_path: Path) -> None:
+    """FSDP2's weights and gradients are looked at where this rank holds them."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        run = logged(watch=(ALL_TENSORS,))
+        fully_shard(run.net, mesh=init_device_mesh("cpu", (1,)))
+        run.optimizer = torch.optim.SGD(run.net.parameters(), lr=0.01)
+        run.step()
+        rows, summary = run.close()
+    finally:
+        torch.distributed.destroy_process_group()
+    assert (run.warnings, summary["first_bad"]) == ([], None)
+    assert {("first", "weight"), ("first", "grad"), ("second", "igrad")} <= {
+        (row["layer"], row["channel"]) for row in rows
+    }

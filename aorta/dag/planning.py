@@ -146,6 +146,7 @@ def command_problems(recipe: Recipe, settings: Settings, *, to_run: bool) -> lis
     defaults = Settings(recipe=settings.recipe)
     remedies = {
         "trial_timeout": "set timeout_per_trial in the recipe",
+        "nodes": "the command starts its own ranks",
         "nproc_per_node": "the command starts its own ranks",
         "rank_logs": "the command's whole output is kept",
     }

@@ -11,7 +11,7 @@ from aorta.recipe.model import Probe
 from aorta.recipe.rules import (
     IsClean,
     check_baseline,
-    check_collect,
+    check_scope,
     check_stop_rules,
     conflicts,
     identity_message,
@@ -66,11 +66,16 @@ def check_probe_rules(data: Mapping[str, Any], registry: Registry, is_clean: IsC
         registry: The mitigations that the axes may name.
         is_clean: Tells which values may be looked at.
     """
+    yield from check_scope(data, (), is_clean)
     if data.get("collect") and is_clean(("collect",)):
-        yield from check_collect(data["collect"], ("collect",))
         options = data["collect"] if isinstance(data["collect"], Mapping) else {}
         for name, variables in options.items():
             yield from _check_lines(data, name, variables or {}, ("collect",))
+    if is_clean(("resources",)) and (data.get("resources") or {}).get("nodes") is not None:
+        message = "is for workloads whose ranks aorta starts, and a command starts its own; leave it out"
+        yield Fault(
+            place=("resources", "nodes"), message=f"{message}, and start the sweep in an allocation of its nodes"
+        )
     faults = list(_check_names(data, registry, is_clean))
     yield from faults
     whole = not faults and "mitigation_axis" in data and all(is_clean((axis,)) for axis in AXES)

@@ -75,6 +75,8 @@ def _probe(recipe: Recipe, probe: Probe) -> dict[str, Any]:
         data["collect_paths"] = list(probe.collect_paths)
     if recipe.stop_after.events is not None:
         data["stop_after"] = _stop_after(recipe.stop_after)
+    if recipe.resources:
+        data["resources"] = dict(recipe.resources)
     data |= {key: _copy(value) for key, value in probe.settings.items() if value not in (None, [])}
     if probe.redaction:
         data["redaction"] = _copy(probe.redaction)

@@ -32,9 +32,9 @@ def check_rules(data: Mapping[str, Any], registry: Registry, is_clean: IsClean) 
         is_clean: Tells which values may be looked at.
     """
     cells = _cells(data, is_clean)
-    yield from _check_scope(data, (), is_clean)
+    yield from check_scope(data, (), is_clean)
     for place, cell in cells:
-        yield from _check_scope(cell, place, is_clean)
+        yield from check_scope(cell, place, is_clean)
         yield from _check_mitigations(cell, place, registry, is_clean)
         yield from _check_environment(cell, place, registry, is_clean)
     yield from _check_names(cells, is_clean)
@@ -52,11 +52,17 @@ def _cells(data: Mapping[str, Any], is_clean: IsClean) -> list[tuple[Place, Mapp
     return [(("cells", index), cell) for index, cell in enumerate(cells) if isinstance(cell, dict)]
 
 
-def _check_scope(scope: Mapping[str, Any], place: Place, is_clean: IsClean) -> Iterator[Fault]:
-    """Checks what the recipe and each cell have in common."""
+def check_scope(scope: Mapping[str, Any], place: Place, is_clean: IsClean) -> Iterator[Fault]:
+    """Checks what the recipe and each cell have in common.
+
+    Args:
+        scope: The recipe's data, or a cell's.
+        place: Where it stands.
+        is_clean: Tells which values may be looked at.
+    """
     where = (*place, "collect")
     if scope.get("collect") and is_clean(where):
-        yield from check_collect(scope["collect"], where)
+        yield from _check_collect(scope["collect"], where)
     where = (*place, "resources", "extra")
     if isinstance(scope.get("resources"), dict) and scope["resources"].get("extra") and is_clean(where):
         yield from (Fault(place=where, message=message) for message in extra_faults(scope["resources"]["extra"]))
@@ -65,13 +71,7 @@ def _check_scope(scope: Mapping[str, Any], place: Place, is_clean: IsClean) -> I
         yield from _check_json_form(scope["workload_config"], where, is_clean)
 
 
-def check_collect(collect: list[str] | Mapping[str, Any], place: Place) -> Iterator[Fault]:
-    """Checks that the collectors and their options are known ones.
-
-    Args:
-        collect: The value of ``collect``, of the right shape.
-        place: Where it stands.
-    """
+def _check_collect(collect: list[str] | Mapping[str, Any], place: Place) -> Iterator[Fault]:
     for name in dict.fromkeys(collect):
         if name not in KNOWN_RECIPES:
             hint = did_you_mean(name, KNOWN_RECIPES)

@@ -115,10 +115,21 @@ def test_the_others_carry_their_tickets(name: str, ticket: str, registry: Regist
     assert load_recipe(resource_path("recipes", "probe", f"{name}.yaml"), registry).ticket == ticket
 
 
+def test_resources_for_a_cluster(registry: Registry) -> None:
+    """The same block as in a matrix recipe, kept in the snapshot, and checked alike."""
+    recipe = load(registry, resources={"partition": "gpu", "gpus": 8})
+    assert recipe.resources == {"partition": "gpu", "gpus": 8}
+    assert parse_recipe(dump_recipe(resolved_recipe(recipe)), registry, source=recipe.source) == recipe
+    with pytest.raises(RecipeSchemaError, match=r"resources\.extra: "):
+        load(registry, resources={"extra": "--partition=gpu"})
+    with pytest.raises(RecipeSchemaError, match=r"resources\.nodes: is for workloads whose ranks aorta starts"):
+        load(registry, resources={"nodes": 2})
+
+
 def test_what_both_schemas_describe_is_described_alike() -> None:
     """A count, a collector or a rule to stop is the same in both kinds of recipe."""
     matrix, probe = load_schema("recipe"), load_schema("probe")
     shared = matrix["$defs"].keys() & probe["$defs"].keys()
-    assert shared >= {"count", "collect", "stopAfter", "variableName"}
+    assert shared >= {"count", "collect", "stopAfter", "variableName", "resources"}
     assert [name for name in shared if matrix["$defs"][name] != probe["$defs"][name]] == []
     assert matrix["properties"]["confound"] == probe["properties"]["confound"]

@@ -116,6 +116,8 @@ def exit_code(matrix: Mapping[str, Any], *, strict: bool) -> int:
 
 def summary(matrix: Mapping[str, Any]) -> list[str]:
     """Returns the closing lines of a sweep: which cells fail, errored or are incomplete, and why."""
+    from aorta.matrix.notes import suspicion
+
     lines = []
     for cell in matrix["cells"]:
         counts = cell["verdict_counts"]
@@ -132,6 +134,7 @@ def summary(matrix: Mapping[str, Any]) -> list[str]:
         lines += [f"  {shortened(reason, 160)}" for reason in reasons[:3]]
     if matrix["complete"] and not lines:
         lines.append(f"all {sum(cell['trials_counted'] for cell in matrix['cells'])} trials passed")
+    lines += [suspicion(node, matrix["nodes"]) for node in matrix["nodes"] if node["suspect"]]
     if not matrix["complete"]:
         missing = matrix["trials_expected"] - matrix["trials_present"]
         lines.append(f"INCOMPLETE: {missing} of {matrix['trials_expected']} trials missing; run the same command again")

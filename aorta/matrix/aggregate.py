@@ -10,6 +10,7 @@ from aorta.matrix import confound
 from aorta.matrix.failures import failure_hints, first_failures
 from aorta.matrix.findings import devices, error_summary, hosts, summarize_metrics
 from aorta.matrix.injected import injected_warnings
+from aorta.matrix.nodes import node_table
 from aorta.matrix.numbers import count, finite_number, mean, summarize
 from aorta.matrix.rates import Sample, fisher_p_value, rate, sequential_p_value, wilson_interval
 from aorta.matrix.stopping import Counted, counted, errors_ended_by, failures_ended_by, is_sequential
@@ -73,6 +74,7 @@ def aggregate(
             }
             for name, entry in plan.environments.items()
         },
+        "nodes": node_table(record for of_cell in by_cell.values() for record in of_cell),
         "history": [dict(entry) for entry in plan.history],
         "warnings": [_warning(warning) for warning in (*plan.warnings, *warnings, *trouble)],
         "cells": rows,

@@ -30,6 +30,7 @@ def notes(matrix: Matrix) -> list[str]:
         *_tags(cells, matrix["confound"]["threshold"]),
         *_near_threshold(cells, matrix["confound"]["threshold"]),
         *_differences(cells, matrix["confound"]["baseline_cell"]),
+        *_suspects(matrix["nodes"]),
         *_errors(cells),
         *_stops(cells),
         *_retries(cells),
@@ -110,6 +111,33 @@ def _differences(cells: Cells, baseline_name: str) -> list[str]:
 def _judged(cell: Mapping[str, Any]) -> str:
     counts = cell["verdict_counts"]
     return f"{counts['fail']}/{counts['pass'] + counts['fail']}"
+
+
+def _suspects(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Names the nodes with more than their share of what went wrong."""
+    return [suspicion(node, nodes) for node in nodes if node["suspect"]]
+
+
+def suspicion(node: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]]) -> str:
+    """Returns a sentence about a suspect.
+
+    Args:
+        node: The suspect, as the matrix has it.
+        nodes: All nodes of the matrix.
+    """
+    others = [other for other in nodes if other["name"] != node["name"]]
+    bad, tries = _went_wrong([node])
+    elsewhere, rest = _went_wrong(others)
+    return (
+        f"Suspect node: {node['name']}, where {bad} of {tries} tries failed or ended in an "
+        f"error, against {elsewhere} of {rest} on {plural(len(others), 'other node')} ({p_value(node['p_value'])}, "
+        "exact test within each cell, corrected for the number of nodes)."
+    )
+
+
+def _went_wrong(nodes: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
+    bad = sum(node["failed"] + node["errors"] for node in nodes)
+    return bad, bad + sum(node["passed"] for node in nodes)
 
 
 def _errors(cells: Cells) -> list[str]:

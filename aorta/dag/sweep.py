@@ -205,9 +205,10 @@ class Sweep:
         """The supervisor's options that say on what a trial runs, and who starts its ranks."""
         if self._under_torchrun:
             return ["--devices", str(self.devices), "--launcher", "torchrun"]
-        spread = world_size(cell.launch) > 1 if self.on_cluster else cell.launch["nnodes"] > 1
+        in_job = self.on_cluster and "SLURM_JOB_ID" in os.environ
+        spread = world_size(cell.launch) > 1 if in_job else cell.launch["nnodes"] > 1
         if spread or self.on_cluster:
-            # SLURM has given the job its devices, and no other job has them.
+            # The cluster has given the job its devices, and no other job has them.
             return ["--no-device-lock", *(["--launcher", "slurm"] if spread else [])]
         return ["--devices", str(self.devices)]
 

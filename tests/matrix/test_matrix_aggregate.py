@@ -76,13 +76,14 @@ def recomputed(cell: dict[str, Any], records: list[dict[str, Any]]) -> dict[str,
     fails = [r for r in ran if not r["result"]["passed"]]
     passes = [r for r in ran if r["result"]["passed"]]
     bad = [r for r in mine if r["exit_status"] != "ok" or (r["result"] and not r["result"]["passed"])]
-    if ran and all(r["result"]["step_times_ms"] for r in ran):
-        source, times = "per_step", [t for r in ran for t in r["result"]["step_times_ms"]]
-    elif ran and all(r["result"]["elapsed_sec"] and r["result"]["total_iterations"] for r in ran):
+    timed = [r for r in ran if r["result"]["executed_iterations"] != 0]
+    if timed and all(r["result"]["step_times_ms"] for r in timed):
+        source, times = "per_step", [t for r in timed for t in r["result"]["step_times_ms"]]
+    elif timed and all(r["result"]["elapsed_sec"] and r["result"]["total_iterations"] for r in timed):
         source = "elapsed_per_iter"
-        times = [r["result"]["elapsed_sec"] / r["result"]["total_iterations"] * 1000 for r in ran]
-    elif ran and all(r["wall_clock_sec"] for r in ran):
-        source, times = "wall_clock_total", [r["wall_clock_sec"] / 4 * 1000 for r in ran]
+        times = [r["result"]["elapsed_sec"] / r["result"]["total_iterations"] * 1000 for r in timed]
+    elif timed and all(r["wall_clock_sec"] for r in timed):
+        source, times = "wall_clock_total", [r["wall_clock_sec"] / 4 * 1000 for r in timed]
     else:
         source, times = "missing", []
     return {

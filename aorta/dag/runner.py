@@ -70,11 +70,27 @@ def run_sweep(
         command = _snakemake_command(_write_config(choice.run_dir, config), jobs, verbose, found)
     if world.rank is None:
         code = _run_interruptible(command, working_directory)
+        if code != COMPLETE and found.executor == "slurm":
+            # Interrupted twice, or killed, Snakemake leaves its jobs; nobody would take up their results.
+            _cancel_jobs(choice.run_dir)
         return _sum_up(code, choice, config)
     with Hub(world, os.environ, working_directory) as hub:
         code = _run_interruptible(command, working_directory, hub)
         hub.exit_code = _sum_up(code, choice, config)
     return hub.exit_code
+
+
+def _cancel_jobs(run_dir: Path) -> None:
+    """Cancels what Snakemake has left in the queue; an interrupt meanwhile does not stop that."""
+    from aorta.dag.cluster import cancel_jobs
+
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        left = cancel_jobs(run_dir)
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    if left:
+        say(f"cancelled {left} job{'s' if left > 1 else ''}")
 
 
 def _sum_up(code: int, choice: RunChoice, config: Mapping[str, Any]) -> int:

@@ -133,3 +133,21 @@ def test_nodes_without_a_cluster_are_refused(workspace: Workspace) -> None:
         "sweep", "run", "--profile", "slurm", "--nproc-per-node", "2", "--recipe", recipe, "--dry-run"
     )
     assert plan.code == 0 and "cannot run" not in plan.stdout
+
+
+def test_a_node_on_which_trials_fail_is_named(workspace: Workspace, site: str) -> None:
+    """By the matrix's notes and by the sweep's last words; the other node is not, and both stay in use."""
+    recipe = workspace.recipe(
+        [{"name": "baseline-local", "workload_config": {"fail_on": "n2"}}],
+        workload="known",
+        trials=12,
+        # A trial takes a whole node, so that they take turns.
+        resources={**SMALL, "gpus": 2, "extra": "--exclude=n1"},
+    )
+    ended = workspace.aorta("sweep", "run", "--profile", site, "--recipe", recipe)
+    assert ended.code == 0, ended.stderr
+    nodes = {node["name"]: node for node in workspace.matrix()["nodes"]}
+    assert {name: node["suspect"] for name, node in nodes.items()} == {"n2": True, "n3": False}
+    assert (nodes["n2"]["passed"], nodes["n3"]["failed"]) == (0, 0)
+    assert "Suspect node: n2" in (workspace.only_run() / "matrix.md").read_text("utf-8")
+    assert "Suspect node: n2" in ended.stdout

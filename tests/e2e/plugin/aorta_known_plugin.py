@@ -24,7 +24,7 @@ def _own_trial() -> dict[str, str]:
 
 class Known(Workload):
     """Ends as ``workload_config.end`` says; ``third`` fails every third trial and raises in the one after it;
-    ``fourth`` kills the supervisor of trial 3 until the file ``marker`` is there.
+    ``fourth`` kills the supervisor of trial 3 until the file ``marker`` is there. ``fail_on`` names a SLURM node.
     """
 
     def run(self) -> WorkloadResult:
@@ -56,6 +56,8 @@ class Known(Workload):
                 time.sleep(3600)
         if end == "third":
             end = ("fail", "raise", "pass")[trial % 3]
+        if self.config.get("fail_on", "") == os.environ.get("SLURMD_NODENAME"):
+            end = "fail"
         if end == "raise":
             raise ValueError("as was planned")
         return WorkloadResult(

@@ -103,3 +103,16 @@ def hand_on(workflow: Any, name: str, value: str) -> None:
     """
     settings = workflow.config_settings
     settings.config_args = [*(settings.config_args or []), f"{name}={value}"]
+
+
+def keep_no_metadata(workflow: Any) -> list[str]:
+    """Makes Snakemake note nothing about how a file was made, as ``--drop-metadata`` does.
+
+    Returns:
+        Notices: empty when it worked.
+    """
+    settings: Any = getattr(workflow, "execution_settings", None)
+    if not hasattr(settings, "keep_metadata"):
+        return ["this Snakemake keeps its notes otherwise than expected; a later sweep may start recorded trials again"]
+    settings.keep_metadata = False
+    return []

@@ -42,6 +42,7 @@ class Settings:
     mitigations_files: tuple[Path, ...] = ()
     collect: tuple[str, ...] | None = None
     command: tuple[str, ...] = ()
+    shard: tuple[int, int] | None = None
 
 
 def read_settings(config: Mapping[str, Any]) -> Settings:
@@ -70,14 +71,17 @@ def read_settings(config: Mapping[str, Any]) -> Settings:
         problems.append(f"trial_timeout: must be a finite number of seconds, not {config['trial_timeout']}")
     words, problem = _command(config.get("command"))
     problems += [problem] if problem and not problems else []
-    if not problems and config.get("recipe") is None:
+    shard, problem = _shard(config)
+    problems += [problem] if problem and not problems else []
+    if not problems and config.get("recipe") is None and shard is None:
         problems.append("recipe: not given; for example: snakemake --config recipe=recipes/smoke/gpu-smoke.yaml")
     if problems:
         raise SettingsError(sorted(problems))
     devices = config.get("devices", "auto")
     run_dir = config.get("run_dir")
     return Settings(
-        recipe=config["recipe"],
+        # A share runs the plan that is in its run directory.
+        recipe=config.get("recipe") or "",
         output=Path(config.get("output", "triage_results")),
         run_dir=None if run_dir is None else Path(run_dir),
         fresh=config.get("fresh", False),
@@ -92,7 +96,27 @@ def read_settings(config: Mapping[str, Any]) -> Settings:
         mitigations_files=tuple(Path(path) for path in _listed(config.get("mitigations_file"))),
         collect=None if config.get("collect") is None else tuple(_names(config["collect"])),
         command=words,
+        shard=shard,
     )
+
+
+def _shard(config: Mapping[str, Any]) -> tuple[tuple[int, int] | None, str]:
+    """Returns which share of how many the settings ask for, and what is wrong with that."""
+    value = config.get("shard")
+    if value is None:
+        return None, ""
+    words = str(value).split("/")
+    number, count = (
+        int(word) if word.isascii() and word.isdigit() and len(word) < 7 else 0 for word in (*words, "")[:2]
+    )
+    if len(words) != 2 or not 1 <= number <= count:
+        return None, f"shard: must be NUMBER/COUNT with 1 <= NUMBER <= COUNT, such as 2/3, not {value!r}"
+    if config.get("run_dir") is None:
+        return None, "shard: needs run_dir, the planned run directory whose trials are shared out (docs/shards.md)"
+    for name in ("fresh", "refresh"):
+        if config.get(name):
+            return None, f"{name}: contradicts shard, which runs the plan that is in the run directory"
+    return (number, count), ""
 
 
 def _command(value: Any) -> tuple[tuple[str, ...], str]:

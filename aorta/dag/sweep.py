@@ -106,8 +106,12 @@ class Sweep:
             str(self.layout.trial(cell.name, trial))
             for cell in self.plan.cells
             if environment is None or cell.environment == environment
-            for trial in range(cell.trials)
+            for trial in self._trials(cell)
         ]
+
+    def _trials(self, cell: PlannedCell) -> Sequence[int]:
+        """The trials of a cell that this process is to run."""
+        return range(cell.trials)
 
     def targets(self) -> list[str]:
         """All that a sweep makes; the trials too, so that a deleted one is made again although the matrix is there."""
@@ -247,11 +251,7 @@ class Sweep:
             problems = self._problems_on_cluster if self.on_cluster else self._problems
             if problems:
                 raise SettingsError(problems)
-            self._claim()
-            if self._on_slurm:
-                outlive_jobs(run_dir, say)
-            for notice in clear_leftovers(run_dir):
-                say(notice)
+            self._prepare()
         parallel = workflow.cores if workflow.local_exec else workflow.nodes
         window = 2 * max(int(parallel or 1), self.devices) + 8
         if self.on_cluster:
@@ -342,7 +342,7 @@ class Sweep:
         present: dict[Path, list[str]] = {}
         for cell in self.plan.cells:
             files = CellFiles(self.layout, cell)
-            current = [str(self.layout.trial(cell.name, n)) for n in range(cell.trials) if files.is_current(n)]
+            current = [str(self.layout.trial(cell.name, n)) for n in self._trials(cell) if files.is_current(n)]
             present[self.layout.trial_folder(cell.name)] = current
         for folder in (self.layout.run_dir, *(self.layout.environment(name).parent for name in self.plan.environments)):
             present[folder] = whole_files(folder)
@@ -351,7 +351,15 @@ class Sweep:
                 say(notice)
                 return
 
-    def _claim(self) -> None:
+    def _prepare(self) -> None:
+        """Makes the run directory this process's own, and clears away what others left in it."""
+        self.claim()
+        if self._on_slurm:
+            outlive_jobs(self.layout.run_dir, say)
+        for notice in clear_leftovers(self.layout.run_dir):
+            say(notice)
+
+    def claim(self) -> None:
         """Locks the run directory and writes the plan into it.
 
         A new run locks its plan first, so that two starts at the same instant cannot make two runs of one plan.
@@ -390,6 +398,10 @@ def open_sweep(config: Mapping[str, Any], *, main_process: bool) -> Sweep:
 
     with bad_input_exits():
         settings = read_settings(config)
+        if settings.shard is not None:
+            from aorta.dag.share import open_share
+
+            return open_share(settings)
         now = datetime.now().astimezone()
         plan = plan_recipe(settings, now=now)
         check_size(plan)

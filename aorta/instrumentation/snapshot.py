@@ -13,17 +13,19 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from contextlib import suppress
+import time
+from contextlib import contextmanager, nullcontext, suppress
 
 from aorta._jsonio import read_json, write_json_through
 from aorta.instrumentation import _probe_main
 from aorta.instrumentation._collect import collect_env
 from aorta.instrumentation._shape import NEVER_CAPTURED, is_valid_snapshot, placeholder_snapshot
 from aorta.instrumentation._tool import run_tool
+from aorta.run.claim import Claim
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
 _CHILD_LIMIT_SEC = 120.0
@@ -130,6 +132,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--captured", metavar="PATH", help="snapshot left from inside an isolated environment (default: --out)"
     )
+    parser.add_argument(
+        "--once",
+        action="store_true",
+        help="leave a snapshot that is there as it is, and wait for one that another process is taking",
+    )
     parser.add_argument("--no-torch", action="store_true", help="do not start a process that imports PyTorch")
     options = parser.parse_args(argv)
     for flag, value in (("--run-dir", options.run_dir), ("--out", options.out), ("--captured", options.captured)):
@@ -144,15 +151,48 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.out is None:
             # Only the run directory's own layout is made here: a folder elsewhere is more likely mistyped than missing.
             os.makedirs(os.path.dirname(out), exist_ok=True)
-        if entry is None:
-            snapshot = collect_env(not options.no_torch)
-        else:
-            snapshot = environment_snapshot(entry, options.captured or out, import_torch=not options.no_torch)
-        write_json_through(out, snapshot)
+        with _sole(options.run_dir, options.environment, out) if options.once else nullcontext(False) as is_there:
+            if not is_there:
+                _take(entry, out, options)
     except (SnapshotError, OSError, ValueError) as error:
         sys.stderr.write(f"aorta: no environment snapshot: {error}\n")
         return 1
     return 0
+
+
+def _take(entry: Mapping[str, Any] | None, out: str, options: argparse.Namespace) -> None:
+    if entry is None:
+        snapshot = collect_env(not options.no_torch)
+    else:
+        snapshot = environment_snapshot(entry, options.captured or out, import_torch=not options.no_torch)
+    write_json_through(out, snapshot)
+
+
+@contextmanager
+def _sole(run_dir: str, environment: str | None, out: str) -> Iterator[bool]:
+    """Claims a snapshot as trials are claimed, across hosts; gives whether it is there, after waiting for its taker."""
+
+    def tell(text: str) -> None:
+        sys.stderr.write(f"aorta: {out}: {text.replace('this trial', 'this snapshot')}\n")
+
+    # No cell has such a name.
+    claim = Claim(run_dir, ".host" if environment is None else f".environment.{environment}", 0, os.urandom(16).hex())
+    claimed = claim.acquire(
+        is_recorded=lambda: _is_whole(out),
+        pause=time.sleep,
+        notify=tell,
+    )
+    try:
+        yield not claimed
+    finally:
+        claim.release()
+
+
+def _is_whole(path: str) -> bool:
+    try:
+        return isinstance(read_json(path), dict)
+    except (OSError, ValueError):
+        return False
 
 
 if __name__ == "__main__":

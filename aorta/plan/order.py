@@ -31,3 +31,17 @@ def trial_order(cells: Sequence[tuple[str, int]], seed: int) -> Iterator[tuple[s
 def positions(order: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
     """Numbers an order from 1."""
     return {slot: place for place, slot in enumerate(order, start=1)}
+
+
+def in_share(place: int, share: tuple[int, int]) -> bool:
+    """Tells whether a trial is in a share: the places are dealt out one by one, like cards.
+
+    Interleaved like this, every share has trials of every cell and of the whole time, and each trial is in exactly one
+    share whatever has been run already.
+
+    Args:
+        place: The trial's place in the planned order, from 1.
+        share: Number of the share, from 1, and how many shares there are.
+    """
+    number, count = share
+    return (place - number) % count == 0

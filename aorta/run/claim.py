@@ -31,7 +31,8 @@ NOTICE_SEC = 1.0
 
 _FIRST_PAUSE_SEC = 0.01
 _LONGEST_PAUSE_SEC = 0.5
-_JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
+JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
+"""Where batch systems tell a process its job."""
 
 
 def claims_folder(run_dir: str) -> str:
@@ -198,7 +199,7 @@ class Claim:
     def _make(self, dead: list[Found], notify: Callable[[str], None]) -> bool:
         """Makes the next generation's file; False if another was faster."""
         path = os.path.join(self._folder, f"t{self._trial}.{dead[-1].generation + 1 if dead else 1}")
-        job = next((os.environ[name] for name in _JOB_VARIABLES if os.environ.get(name)), None)
+        job = next((os.environ[name] for name in JOB_VARIABLES if os.environ.get(name)), None)
         text = json.dumps(
             _owner.describe_self(self._place, job=job, token=self._token, claimed_at=round(time.time(), 3))
         )

@@ -12,7 +12,7 @@ import os
 from aorta.run.launch import LaunchError
 from aorta.run.launch.slurm import expand_hosts
 from aorta.run.record import error_entry, iso_utc
-from aorta.run.slurmjob import Job, find_job
+from aorta.run.slurmjob import SHARES_MARK, Job, find_job
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,6 +23,9 @@ _SETTLE_SEC = 10.0
 _UNCOUNTED = (None, "CANCELLED", "COMPLETED", "FAILED")
 """Ends that a sweep brings about itself when it is stopped, or that say nothing: of another sweep's job they count for
 nothing, and its trial simply runs again."""
+
+_OF_THE_NODE = ("BOOT_FAIL", "NODE_FAIL", "OUT_OF_MEMORY")
+"""Ends that count where a job runs many trials: its time limit, or being preempted, is no trial's doing."""
 
 _HINTS = {
     "OUT_OF_MEMORY": "raise resources.mem in the recipe, or give the trial less to do",
@@ -91,7 +94,11 @@ def judge(left: Mapping[str, Any], own: Job | None, find: Callable[..., Job] = f
         find: Asks SLURM about a job; for tests.
     """
     slurm = left["slurm"]
-    if own is not None and own.number == slurm["job"]:
+    of_share = SHARES_MARK in (slurm["name"] or "")
+    same_job = own is not None and own.number == slurm["job"]
+    if of_share and (same_job or find(slurm["job"], settle_sec=_SETTLE_SEC).state not in _OF_THE_NODE):
+        return None
+    if own is not None and same_job:
         # SLURM started the same job again, and knows only its present state.
         how = f"SLURM requeued it (restart {own.restarts})"
         said = left.get("ended")

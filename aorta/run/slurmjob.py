@@ -17,6 +17,12 @@ JOB_VARIABLE = "SLURM_JOB_ID"
 NODE_VARIABLE = "SLURMD_NODENAME"
 """Name of the node as SLURM knows it; several virtual nodes may share one host."""
 
+SHARE_VARIABLE = "AORTA_SHARE"
+"""Set in a job that runs a share of a sweep's trials, one after the other."""
+
+SHARES_MARK = "-shares-"
+"""Part of such a job's name."""
+
 _ANSWER_SEC = 20.0
 _FINAL = (
     "BOOT_FAIL",
@@ -117,6 +123,16 @@ def this_job(env: Mapping[str, str], run: Callable[[Sequence[str]], str | None] 
     number = env.get(JOB_VARIABLE)
     if not number or not number.isdigit():
         return None
+    if env.get(SHARE_VARIABLE):
+        # Nothing has taken the variables away, and thousands of short trials must not all ask the controller.
+        restarts = env.get("SLURM_RESTART_COUNT", "")
+        return Job(
+            number,
+            name=env.get("SLURM_JOB_NAME"),
+            nodes=env.get("SLURM_JOB_NODELIST") or env.get(NODE_VARIABLE, ""),
+            partition=env.get("SLURM_JOB_PARTITION"),
+            restarts=int(restarts) if restarts.isdigit() else 0,
+        )
     found = _from_controller(number, run)
     return found if found is not None else Job(number, nodes=env.get(NODE_VARIABLE, ""))
 

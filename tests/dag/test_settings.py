@@ -76,3 +76,29 @@ def test_paths_are_text() -> None:
     """A name of undecodable bytes could not be written into any file of the run."""
     with pytest.raises(SettingsError, match=r"output: .* is not UTF-8 text"):
         read_settings({"recipe": "r", "output": "\udcff"})
+
+
+def test_a_share_needs_a_run_directory_and_no_recipe() -> None:
+    """The plan in the directory says what runs."""
+    settings = read_settings({"recipe": None, "run_dir": "d", "shard": "2/3"})
+    assert (settings.shard, settings.run_dir, settings.recipe) == ((2, 3), Path("d"), "")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"shard": "4/3", "run_dir": "d"}, "shard: must be NUMBER/COUNT"),
+        ({"shard": "0/3", "run_dir": "d"}, "shard: must be NUMBER/COUNT"),
+        ({"shard": "2", "run_dir": "d"}, "shard: must be NUMBER/COUNT"),
+        ({"shard": "2/3/4", "run_dir": "d"}, "shard: must be NUMBER/COUNT"),
+        ({"shard": 0.5, "run_dir": "d"}, "shard: must be a non-empty string"),
+        ({"shard": "2/3"}, "shard: needs run_dir"),
+        ({"shard": "2/3", "run_dir": "d", "fresh": True}, "fresh: contradicts shard"),
+        ({"shard": "2/3", "run_dir": "d", "refresh": True}, "refresh: contradicts shard"),
+    ],
+)
+def test_a_share_that_cannot_be_is_refused(given: dict[str, Any], said: str) -> None:
+    """In one line that says what would be right."""
+    with pytest.raises(SettingsError) as caught:
+        read_settings({"recipe": "r", **given})
+    assert len(caught.value.problems) == 1 and caught.value.problems[0].startswith(said)

@@ -211,6 +211,27 @@ def test_the_probe_command_writes_through_a_pipe(tmp_path: Path, schema_errors: 
     assert pipe.is_fifo()
 
 
+def test_of_several_that_take_a_snapshot_once_one_does(run_dir: Path) -> None:
+    """The others wait for it and leave it alone; nobody's claim stays."""
+    words = ["--run-dir", str(run_dir), "--environment", "local", "--no-torch", "--once"]
+    command = [sys.executable, "-m", "aorta.instrumentation.snapshot", *words]
+    processes = [subprocess.Popen(command) for _ in range(3)]
+    assert [process.wait(timeout=120) for process in processes] == [0, 0, 0]
+    path = run_dir / "environments" / "local" / "env.json"
+    first = path.stat().st_ino, path.read_bytes()
+    assert snapshot.main(words) == 0
+    assert (path.stat().st_ino, path.read_bytes()) == first
+    assert [found for found in run_dir.glob(".aorta/claims/*/*") if found.is_file()] == []
+
+
+def test_a_damaged_snapshot_is_taken_again(run_dir: Path) -> None:
+    """What a power cut left is no snapshot."""
+    path = run_dir / "host_env.json"
+    path.write_text('{"schema_')
+    assert snapshot.main(["--run-dir", str(run_dir), "--host", "--no-torch", "--once"]) == 0
+    assert is_valid_snapshot(json.loads(path.read_text("utf-8")))
+
+
 def test_the_placeholder_keeps_an_unknown_descriptor_as_it_is() -> None:
     """Nothing is added to or taken from what the plan said."""
     assert placeholder_snapshot({"name": "x", "new_field": 1})["environment"] == {"name": "x", "new_field": 1}

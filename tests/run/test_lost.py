@@ -92,6 +92,39 @@ def test_what_another_start_of_the_sweep_ended_counts_only_for_a_reason(state: s
     assert judge(left(), Job("8", name="sweep"), ended(state=state)) is not None
 
 
+@pytest.mark.parametrize(
+    ("state", "counts"),
+    [("NODE_FAIL", True), ("OUT_OF_MEMORY", True), ("TIMEOUT", False), ("PREEMPTED", False), ("CANCELLED", False)],
+)
+def test_the_end_of_a_share_counts_only_where_the_node_is_at_fault(state: str, counts: bool) -> None:
+    """The time limit of a job that runs a thousand trials is not the doing of the one that was running."""
+    note_of_share = left(slurm=job_entry(Job("7", name="aorta-1-shares-3-x", nodes="n1", partition="main")))
+    for own in (None, Job("8", name="aorta-1-shares-3-y"), Job("8", name="aorta-1-shares-3-x")):
+        assert (judge(note_of_share, own, ended(state=state)) is not None) is counts
+    assert judge(note_of_share, Job("7", name="aorta-1-shares-3-x", restarts=1), ended(state="RUNNING")) is None
+
+
+def test_a_trial_of_a_share_does_not_ask_the_controller() -> None:
+    """Thousands of short trials would be thousands of questions, and a batch job's environment has it all."""
+    environment = {
+        "AORTA_SHARE": "1/3",
+        "SLURM_JOB_ID": "7",
+        "SLURM_JOB_NAME": "aorta-1-shares-3-x",
+        "SLURM_JOB_NODELIST": "n1",
+        "SLURM_JOB_PARTITION": "main",
+    }
+    asked: list[Sequence[str]] = []
+    job = this_job(environment, lambda command: asked.append(command))  # type: ignore[func-returns-value]
+    assert job is not None and asked == []
+    assert job_entry(job) == {
+        "job": "7",
+        "name": "aorta-1-shares-3-x",
+        "partition": "main",
+        "nodes": ["n1"],
+        "restarts": 0,
+    }
+
+
 def test_the_error_says_where_and_why() -> None:
     """The job, its nodes, SLURM's word and reason, and what may help."""
     error = judge(left(), None, ended(state="OUT_OF_MEMORY", reason="OutOfMemory"))

@@ -193,14 +193,13 @@ class Sweep:
             ]
         )
 
-    def _restored_environment(self) -> list[str]:
-        """Returns the beginning of a command that undoes what Snakemake sets for a job's shell; nothing for a workload.
+    @staticmethod
+    def _restored_environment() -> list[str]:
+        """Returns the beginning of a command that undoes what Snakemake sets for a job's shell.
 
-        It gives every job its own number of threads and its own temporary folder. A command that somebody wants to see
-        fail must run as it does without aorta, and the snapshot must show what it saw.
+        It gives every job its own number of threads and its own temporary folder. A trial must run as it does without
+        aorta, and the snapshot must show what it saw.
         """
-        if self.plan.command is None:
-            return []
         kept = [f"{name}={os.environ[name]}" for name in _SET_BY_SNAKEMAKE if name in os.environ]
         dropped = [word for name in _SET_BY_SNAKEMAKE if name not in os.environ for word in ("-u", name)]
         return ["env", *dropped, *kept]

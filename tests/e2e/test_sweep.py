@@ -104,6 +104,19 @@ def test_the_overlay_is_there_when_the_interpreter_starts(workspace: Workspace) 
     assert seen["plain"]["trial_env"] == {"SITE": "recipe", "PYTHONHASHSEED": "123"}
 
 
+def test_a_trial_sees_the_shell_s_environment_not_snakemake_s(workspace: Workspace) -> None:
+    """Snakemake gives each job one thread and a temporary folder; a trial has what the user has, or has not, set."""
+    names = ["OMP_NUM_THREADS", "MKL_NUM_THREADS", "TMPDIR"]
+    recipe = workspace.recipe([{"name": "only"}], workload="witness", workload_config={"watch": names})
+    for name in names:
+        workspace.environment.pop(name, None)
+    assert workspace.snakemake("--config", f"recipe={recipe}", OMP_NUM_THREADS="7").code == 0
+    (trial,) = workspace.trials()
+    assert trial["result"]["metrics"]["at_start"] == {"OMP_NUM_THREADS": "7", "MKL_NUM_THREADS": None, "TMPDIR": None}
+    snapshot = json.loads((workspace.only_run() / "host_env.json").read_text("utf-8"))
+    assert snapshot["env_vars"]["set"]["OMP_NUM_THREADS"] == "7"
+
+
 def test_in_process_applies_the_overlay_after_import(workspace: Workspace) -> None:
     """The legacy lifecycle: not at the interpreter's start, but before setup()."""
     recipe = workspace.recipe(

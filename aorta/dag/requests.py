@@ -63,7 +63,9 @@ def requests(asked_by: Callable[[Any], Mapping[str, int | str]], defaults: Calla
     """
 
     def request(name: str) -> Request:
-        def value(wildcards: Any, attempt: int, threads: int = 1, rulename: str = "", async_run: Any = None) -> Any:
+        def value(
+            wildcards: Any, input: Any, attempt: int, threads: int = 1, rulename: str = "", async_run: Any = None
+        ) -> Any:
             asked = asked_by(wildcards)
             if name in asked:
                 return asked[name]
@@ -73,7 +75,7 @@ def requests(asked_by: Callable[[Any], Mapping[str, int | str]], defaults: Calla
                 return None
             if default.is_evaluable():
                 default = default.evaluate(
-                    wildcards, input=[], attempt=attempt, threads=threads, rulename=rulename, async_run=async_run
+                    wildcards, input=input, attempt=attempt, threads=threads, rulename=rulename, async_run=async_run
                 )
             # A bare number is megabytes and minutes to Snakemake as well.
             return default.value

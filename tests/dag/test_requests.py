@@ -73,10 +73,13 @@ def test_what_a_job_does_not_ask_for_comes_from_the_profile() -> None:
     """Plain defaults, and such as Snakemake works out for each job."""
     defaults = {
         "slurm_partition": Resource("slurm_partition", "main"),
-        "mem_mb": Resource("mem_mb", lambda wildcards, attempt: 1000 * attempt),
+        "mem_mb": Resource("mem_mb", lambda wildcards, input, attempt: 1000 * attempt + input.size_mb),
     }
     made = requests(lambda wildcards: {"runtime": wildcards.minutes}, lambda: defaults)
     assert set(made) == set(RESOURCES)
-    found = {name: value(SimpleNamespace(minutes=7), attempt=2) for name, value in made.items()}
-    expected = {"slurm_partition": "main", "mem": 2000, "runtime": 7}
+    found = {
+        name: value(SimpleNamespace(minutes=7), input=SimpleNamespace(size_mb=3), attempt=2)
+        for name, value in made.items()
+    }
+    expected = {"slurm_partition": "main", "mem": 2003, "runtime": 7}
     assert {name: value for name, value in found.items() if value is not None} == expected

@@ -46,12 +46,12 @@ def recipe(workspace: Workspace, end: str = "pass") -> str:
 
 
 def test_a_matrix_runs_on_a_cluster_of_plain_commands(workspace: Workspace, cluster: list[str]) -> None:
-    """Each trial and the environment's snapshot are jobs of the cluster; the matrix is made here and is complete."""
+    """Each trial and each snapshot are jobs of the cluster; the matrix is made here and is complete."""
     ended = workspace.snakemake(*cluster, "--config", f"recipe={recipe(workspace, 'fail')}")
     assert ended.code == 0, ended.stderr
     cells = workspace.cells()
     assert (cells["a"]["verdict_counts"]["pass"], cells["b"]["verdict_counts"]["fail"]) == (1, 1)
-    assert len(list((workspace.folder / "queue").glob("*.code"))) == 3
+    assert len(list((workspace.folder / "queue").glob("*.code"))) == 4
 
 
 @pytest.mark.parametrize("name", ["it's so, 100%: ok", "17"])

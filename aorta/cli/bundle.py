@@ -23,7 +23,7 @@ class _Refused(click.ClickException):
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="The new file [default: TICKET-RUN.tar.gz here].",
+    help="The new file [default: TICKET.tar.gz, or TICKET-RUN.tar.gz, here].",
 )
 @click.option(
     "--redaction-from",
@@ -39,8 +39,8 @@ def bundle(run_dir: Path, ticket: str | None, review: bool, output: Path | None,
 
     \b
     Examples:
-      aorta bundle probe_results/TICKET-1234/probe/2026-01-31T12-00-00 --review
-      aorta bundle probe_results/TICKET-1234/probe/2026-01-31T12-00-00 --output for-the-vendor.tar.gz
+      aorta bundle triage_results/TICKET-1234 --review
+      aorta bundle triage_results/TICKET-1234 --output for-the-vendor.tar.gz
     """
     from aorta.probe import bundle as packing
 

@@ -157,8 +157,9 @@ def _read_block(source: Path) -> Any:
 
 
 def default_output(run_dir: Path, ticket: str) -> Path:
-    """Returns where a bundle goes if nobody says: ``<ticket>-<run>.tar.gz`` here."""
-    return Path(f"{safe_name(ticket)}-{run_dir.resolve().name}.tar.gz")
+    """Returns where a bundle goes if nobody says: ``<ticket>-<run>.tar.gz`` here, the ticket said once."""
+    name, run = safe_name(ticket), run_dir.resolve().name
+    return Path(f"{run if run == name or run.startswith(f'{name}-') else f'{name}-{run}'}.tar.gz")
 
 
 def review(run_dir: Path, ticket: str, redactor: Redactor) -> Bundle:

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from aorta.cli import main
+from aorta.probe.bundle import default_output
 
 RECIPE = """\
 mode: probe
@@ -178,3 +179,12 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     """It has no plan."""
     result = bundle(tmp_path, "--ticket", "T")
     assert (result.exit_code, "is no run directory" in result.output) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"),
+    [("T-1", "T-1.tar.gz"), ("T-1-2", "T-1-2.tar.gz"), ("2026-01-31T12-00-00", "T-1-2026-01-31T12-00-00.tar.gz")],
+)
+def test_a_bundle_is_named_by_ticket_and_run(tmp_path: Path, folder: str, name: str) -> None:
+    """The folder of a command's run is its ticket, which is then said once."""
+    assert default_output(tmp_path / folder, "T-1") == Path(name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,3 +51,128 @@ def given(context: click.Context, names: Sequence[str]) -> list[str]:
     """Returns the flags among ``names`` (parameters) that the user gave on the command line."""
     flags = {parameter.name: parameter.opts[0] for parameter in context.command.params}
     return [flags[name] for name in names if context.get_parameter_source(name) is not ParameterSource.DEFAULT]
+
+
+def together(*parts: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Returns one decorator for several options, in their order."""
+
+    def decorate(command: Command) -> Command:
+        for part in reversed(parts):
+            command = part(command)
+        return command
+
+    return decorate
+
+
+RECIPE_FLAGS = (
+    "workload",
+    "mitigation_axis",
+    "environment_axis",
+    "trials",
+    "steps",
+    "ticket",
+    "baseline_cell",
+    "confound_threshold",
+    "trial_isolation",
+    "save_logs",
+    "extra_env",
+    "workload_config",
+)
+"""Parameters that stand for a recipe, and so contradict one."""
+
+what_to_run = together(
+    click.option("--recipe", metavar="FILE", help="The recipe to run."),
+    click.option(
+        "--mode",
+        type=click.Choice(["matrix"]),
+        help="With the flags below, and without --recipe: run what they say, one cell for each pair of the two axes.",
+    ),
+    click.option("--workload", metavar="NAME", help="The workload to run, instead of a recipe's."),
+    click.option(
+        "--mitigation-axis",
+        default="none",
+        show_default=True,
+        metavar="NAMES",
+        help="Mitigations, separated by commas: one cell for each, in each environment.",
+    ),
+    click.option(
+        "--environment-axis",
+        default="local",
+        show_default=True,
+        metavar="NAMES",
+        help="Environments, separated by commas; image:REF names a Docker image in place.",
+    ),
+    click.option("--trials", type=int, metavar="N", help="Trials of each cell."),
+    click.option("--steps", type=int, metavar="N", help="Steps of each trial."),
+    click.option("--ticket", metavar="TEXT", help="The ticket that groups the output."),
+    click.option("--baseline-cell", metavar="NAME", help="The baseline, such as none-local [default: as in a recipe]."),
+    click.option(
+        "--confound-threshold",
+        type=float,
+        metavar="RATIO",
+        help="Flag cells whose steps take longer than this many times the baseline's [default: 1.15].",
+    ),
+    trial_isolation,
+    click.option("--save-logs", is_flag=True, help="Keep each trial's standard output and error beside its result."),
+    extra_env,
+    workload_config,
+    mitigations_file,
+    click.option(
+        "--collect",
+        metavar="NAMES",
+        help="Collectors for every cell, separated by commas, instead of what the recipe and its cells say.",
+    ),
+    click.option("--dry-run", is_flag=True, help="Check the recipe, show what would run, and write nothing."),
+    click.option(
+        "--output", default="triage_results", show_default=True, metavar="DIR", help="Folder that holds all runs."
+    ),
+    click.option(
+        "--run-dir", metavar="DIR", help="Make this run directory, or continue it with the recipe as it is now."
+    ),
+    click.option("--fresh", is_flag=True, help="Start a new run even when an unfinished one of the same plan exists."),
+    click.option(
+        "--refresh", is_flag=True, help="Take the registry's present values where a continued run froze others."
+    ),
+    click.option("--strict", is_flag=True, help="Warnings are errors; end with 1 if a cell errored or never ran."),
+)
+"""The options of a command that runs a sweep: what runs, and where its results go."""
+
+devices = click.option(
+    "--devices",
+    type=click.IntRange(min=1, max=4096),
+    metavar="N",
+    help="At most N trials at once on this host [default: one per accelerator, one without any].",
+)
+rank_logs = click.option("--rank-logs", is_flag=True, help="Keep the output of every rank beside its trial's record.")
+
+
+def check_what_to_run(context: click.Context, parameters: Mapping[str, Any]) -> None:
+    """Refuses flags that contradict each other, or that name nothing to run.
+
+    Raises:
+        click.UsageError: They do.
+    """
+    if parameters["recipe"] is not None:
+        contradicting = given(context, RECIPE_FLAGS)
+        if contradicting:
+            raise click.UsageError(
+                f"{', '.join(contradicting)}: not with --recipe, which says what runs; change the recipe or drop it"
+            )
+    elif not given(context, ("mode", *RECIPE_FLAGS)):
+        raise click.UsageError("give --recipe FILE, or --mode matrix with --workload, --trials and --steps")
+
+
+def settings(parameters: Mapping[str, Any]) -> dict[str, object]:
+    """Returns the workflow's settings that a sweep's options stand for."""
+    config: dict[str, object] = {"output": parameters["output"]}
+    optional = ("recipe", "run_dir", "devices", "trial_timeout", "nodes", "nproc_per_node")
+    config.update({name: parameters[name] for name in optional if parameters.get(name) is not None})
+    config.update({name: True for name in ("fresh", "refresh", "strict", "rank_logs") if parameters[name]})
+    if parameters["collect"] is not None:
+        # As a list, since Snakemake reads an empty string as nothing at all.
+        config["collect"] = [name.strip() for name in parameters["collect"].split(",") if name.strip()]
+    if parameters["command"]:
+        config["command"] = list(parameters["command"])
+    if parameters["mitigations_files"]:
+        config["mitigations_file"] = list(parameters["mitigations_files"])
+    return config

@@ -10,22 +10,7 @@ import click
 
 from aorta.cli import options
 from aorta.cli.lists import list_environments, list_mitigations, list_workloads
-
-_RECIPE_FLAGS = (
-    "workload",
-    "mitigation_axis",
-    "environment_axis",
-    "trials",
-    "steps",
-    "ticket",
-    "baseline_cell",
-    "confound_threshold",
-    "trial_isolation",
-    "save_logs",
-    "extra_env",
-    "workload_config",
-)
-"""Parameters that stand for a recipe, and so contradict one."""
+from aorta.cli.submit import submit
 
 
 @click.group()
@@ -40,62 +25,9 @@ def sweep() -> None:
 
 
 @sweep.command()
-@click.option("--recipe", metavar="FILE", help="The recipe to run.")
-@click.option(
-    "--mode",
-    type=click.Choice(["matrix"]),
-    help="With the flags below, and without --recipe: run what they say, one cell for each pair of the two axes.",
-)
-@click.option("--workload", metavar="NAME", help="The workload to run, instead of a recipe's.")
-@click.option(
-    "--mitigation-axis",
-    default="none",
-    show_default=True,
-    metavar="NAMES",
-    help="Mitigations, separated by commas: one cell for each, in each environment.",
-)
-@click.option(
-    "--environment-axis",
-    default="local",
-    show_default=True,
-    metavar="NAMES",
-    help="Environments, separated by commas; image:REF names a Docker image in place.",
-)
-@click.option("--trials", type=int, metavar="N", help="Trials of each cell.")
-@click.option("--steps", type=int, metavar="N", help="Steps of each trial.")
-@click.option("--ticket", metavar="TEXT", help="The ticket that groups the output.")
-@click.option("--baseline-cell", metavar="NAME", help="The baseline, such as none-local [default: as in a recipe].")
-@click.option(
-    "--confound-threshold",
-    type=float,
-    metavar="RATIO",
-    help="Flag cells whose steps take longer than this many times the baseline's [default: 1.15].",
-)
-@options.trial_isolation
-@click.option("--save-logs", is_flag=True, help="Keep each trial's standard output and error beside its result.")
-@options.extra_env
-@options.workload_config
-@options.mitigations_file
-@click.option(
-    "--collect",
-    metavar="NAMES",
-    help="Collectors for every cell, separated by commas, instead of what the recipe and its cells say.",
-)
-@click.option("--dry-run", is_flag=True, help="Check the recipe, show what would run, and write nothing.")
-@click.option(
-    "--output", default="triage_results", show_default=True, metavar="DIR", help="Folder that holds all runs."
-)
-@click.option("--run-dir", metavar="DIR", help="Make this run directory, or continue it with the recipe as it is now.")
-@click.option("--fresh", is_flag=True, help="Start a new run even when an unfinished one of the same plan exists.")
-@click.option("--refresh", is_flag=True, help="Take the registry's present values where a continued run froze others.")
-@click.option("--strict", is_flag=True, help="Warnings are errors; end with 1 if a cell errored or never ran.")
+@options.what_to_run
 @click.option("--jobs", "-j", type=click.IntRange(min=1), metavar="N", help="At most N jobs at once [default: cores].")
-@click.option(
-    "--devices",
-    type=click.IntRange(min=1, max=4096),
-    metavar="N",
-    help="At most N trials at once on this host [default: one per accelerator, one without any].",
-)
+@options.devices
 @options.trial_timeout
 @click.option(
     "--nproc-per-node",
@@ -114,7 +46,7 @@ def sweep() -> None:
     metavar="NAME|DIR",
     help="Where jobs run: slurm, or the folder of a Snakemake profile [default: this host].",
 )
-@click.option("--rank-logs", is_flag=True, help="Keep the output of every rank beside its trial's record.")
+@options.rank_logs
 @click.option("--verbose", "-v", is_flag=True, help="Show Snakemake's own log.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
@@ -142,26 +74,9 @@ def run(context: click.Context, /, **given: Any) -> None:
     from aorta.dag.runner import dry_run_text, run_sweep
     from aorta.recipe.flags import MatrixFlags
 
-    if given["recipe"] is not None:
-        contradicting = options.given(context, _RECIPE_FLAGS)
-        if contradicting:
-            raise click.UsageError(
-                f"{', '.join(contradicting)}: not with --recipe, which says what runs; change the recipe or drop it"
-            )
-    elif not options.given(context, ("mode", *_RECIPE_FLAGS)):
-        raise click.UsageError("give --recipe FILE, or --mode matrix with --workload, --trials and --steps")
-    config: dict[str, object] = {"output": given["output"]}
-    optional = ("recipe", "run_dir", "devices", "trial_timeout", "nodes", "nproc_per_node")
-    config.update({name: given[name] for name in optional if given[name] is not None})
-    config.update({name: True for name in ("fresh", "refresh", "strict", "rank_logs") if given[name]})
-    if given["collect"] is not None:
-        # As a list, since Snakemake reads an empty string as nothing at all.
-        config["collect"] = [name.strip() for name in given["collect"].split(",") if name.strip()]
-    if given["command"]:
-        config["command"] = list(given["command"])
-    if given["mitigations_files"]:
-        config["mitigations_file"] = list(given["mitigations_files"])
-    flags = None if given["recipe"] is not None else MatrixFlags(**{name: given[name] for name in _RECIPE_FLAGS})
+    options.check_what_to_run(context, given)
+    config = options.settings(given)
+    flags = None if given["recipe"] is not None else MatrixFlags(**{name: given[name] for name in options.RECIPE_FLAGS})
     if given["dry_run"]:
         text = dry_run_text(config, flags, given["profile"])
         # Empty where another rank tells.
@@ -233,6 +148,7 @@ def status(run_dir: Path, as_json: bool) -> None:
     click.echo(json.dumps(found, indent=1, ensure_ascii=False) if as_json else "\n".join(status_lines(found)))
 
 
+sweep.add_command(submit)
 sweep.add_command(list_mitigations, "list-mitigations")
 sweep.add_command(list_environments, "list-environments")
 sweep.add_command(list_workloads, "list-workloads")

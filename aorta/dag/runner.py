@@ -7,7 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 from aorta._jsonio import read_json, write_json_atomic, write_text_atomic
 from aorta._resources import resource_path
 from aorta.dag.errors import bad_input_exits, say
-from aorta.dag.launching import REFUSED_HERE, World, find_world, launch_problems
+from aorta.dag.launching import REFUSED_HERE, find_world, launch_problems
 from aorta.dag.leftovers import clear_leftovers
 from aorta.dag.lock import lock_plan
 from aorta.dag.planning import plan_recipe
@@ -57,17 +57,17 @@ def run_sweep(
         The exit code: 0 complete, 1 incomplete (with ``strict`` also when a cell errored or never ran), 2 bad input.
     """
     with bad_input_exits():
-        world = find_world(_settings(config, flags), os.environ)
+        world = find_world(settings_of(config, flags), os.environ)
         if world.rank:
             return follow(world, os.environ, working_directory)
-        _check_working_directory(working_directory)
+        check_working_directory(working_directory)
         found = find_profile(profile)
-        choice = _choose(config, flags, world, found)
+        choice = choose(config, flags, lambda plan: launch_problems(plan, world, cluster=found.cluster))
         if flags is not None:
-            config = {**config, "recipe": str(_write_recipe(choice.run_dir, flags))}
+            config = {**config, "recipe": str(write_recipe(choice.run_dir, flags))}
         # The directory is chosen already; the workflow must not look again.
         config = {name: value for name, value in config.items() if name != "fresh"} | {"run_dir": str(choice.run_dir)}
-        command = _snakemake_command(_write_config(choice.run_dir, config), jobs, verbose, found)
+        command = snakemake_command(_write_config(choice.run_dir, config), jobs, verbose, found)
     if world.rank is None:
         code = _run_interruptible(command, working_directory)
         if code != COMPLETE and found.executor == "slurm":
@@ -168,7 +168,7 @@ def dry_run_text(config: Mapping[str, Any], flags: MatrixFlags | None = None, pr
     """Returns what a sweep would run; reads only, and ends the process with 2 on bad input."""
     with bad_input_exits():
         cluster = find_profile(profile).cluster
-        settings = _settings(config, flags)
+        settings = settings_of(config, flags)
         world = find_world(settings, os.environ)
         if world.rank:
             return ""
@@ -189,7 +189,7 @@ def dry_run_text(config: Mapping[str, Any], flags: MatrixFlags | None = None, pr
     )
 
 
-def _check_working_directory(folder: Path) -> None:
+def check_working_directory(folder: Path) -> None:
     """Refuses a folder in which Snakemake cannot keep its records, before anything is made.
 
     Raises:
@@ -200,11 +200,12 @@ def _check_working_directory(folder: Path) -> None:
         raise RunDirError(f"working directory: {folder} cannot be written, and Snakemake keeps its records there")
 
 
-def _settings(config: Mapping[str, Any], flags: MatrixFlags | None) -> Settings:
+def settings_of(config: Mapping[str, Any], flags: MatrixFlags | None) -> Settings:
+    """Returns valid settings; with flags, the recipe that they stand for needs no file."""
     return read_settings(config if flags is None else {**config, "recipe": SOURCE})
 
 
-def _write_recipe(run_dir: Path, flags: MatrixFlags) -> Path:
+def write_recipe(run_dir: Path, flags: MatrixFlags) -> Path:
     """Writes the recipe that the flags stand for into the run directory, where the workflow reads it."""
     path = run_dir / ".aorta" / "recipe.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -212,15 +213,26 @@ def _write_recipe(run_dir: Path, flags: MatrixFlags) -> Path:
     return path
 
 
-def _choose(config: Mapping[str, Any], flags: MatrixFlags | None, world: World, profile: Profile) -> RunChoice:
-    """Chooses the run directory, and makes it when it is new."""
-    settings = _settings(config, flags)
+def choose(
+    config: Mapping[str, Any], flags: MatrixFlags | None, find_problems: Callable[[Plan], Sequence[str]]
+) -> RunChoice:
+    """Chooses the run directory, and makes it when it is new.
+
+    Args:
+        config: The workflow's settings.
+        flags: Flags that stand for a recipe.
+        find_problems: Says why a plan cannot be run as it was asked for, a line each.
+
+    Raises:
+        SettingsError: There are such problems, or the plan is too large; nothing was written.
+    """
+    settings = settings_of(config, flags)
     now = datetime.now().astimezone()
     plan = plan_recipe(settings, now=now, load=flags.load if flags else None)
     check_size(plan)
-    problems = launch_problems(plan, world, cluster=profile.cluster)
+    problems = find_problems(plan)
     if problems:
-        raise SettingsError(problems)
+        raise SettingsError(list(problems))
     if settings.run_dir is not None:
         return choose_run(
             plan, settings.output, run_dir=settings.run_dir, fresh=settings.fresh, refresh=settings.refresh, now=now
@@ -274,7 +286,8 @@ def _dry_run_lines(plan: Plan, choice: RunChoice) -> list[str]:
     return [*columns(heading), "", *columns(table), *([""] if warnings or notices else []), *warnings, *notices]
 
 
-def _snakemake_command(config_file: Path, jobs: int | None, verbose: bool, profile: Profile) -> list[str]:
+def snakemake_command(config_file: Path, jobs: int | None, verbose: bool, profile: Profile) -> list[str]:
+    """Returns the command that runs the workflow with the settings of a file."""
     command = [sys.executable, "-m", "snakemake", "--snakefile", str(resource_path("Snakefile"))]
     command += profile.options()
     if not profile.cluster:

@@ -1,0 +1,224 @@
+"""What the shares of a sweep ask SLURM for, and how one array of them is submitted."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from aorta._jsonio import write_json_atomic, write_text_atomic
+from aorta.dag.cluster import job_prefix
+from aorta.dag.errors import say
+from aorta.dag.profiles import Profile
+from aorta.dag.runner import snakemake_command
+from aorta.dag.settings import SettingsError
+from aorta.dag.shares import Task
+from aorta.plan.model import Plan
+from aorta.run.slurmjob import SHARES_MARK
+
+_ANSWER_SEC = 120.0
+_OWN_OPTIONS = {
+    "--array": "-a",
+    "--chdir": "-D",
+    "--error": "-e",
+    "--job-name": "-J",
+    "--nodes": "-N",
+    "--ntasks": "-n",
+    "--output": "-o",
+    "--parsable": None,
+    "--requeue": None,
+    "--test-only": None,
+    "--wait": "-W",
+    "--wrap": None,
+}
+"""Options of sbatch that are not a user's to give, since the engine does."""
+
+_PASSING = ("busy", "down, drained")
+"""What sbatch says of a job that could run at another time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Allocation:
+    """What each share asks for; None leaves it to the cluster.
+
+    Attributes:
+        partition: Partitions, with commas.
+        account: The account.
+        time: Time limit, as sbatch takes it.
+        gpus: GPUs on the node: a number or ``MODEL:NUMBER``.
+        cpus: Processors.
+        mem: Memory, as sbatch takes it.
+        constraint: Features that the node must have.
+        sbatch_args: Further options of sbatch.
+    """
+
+    partition: str | None = None
+    account: str | None = None
+    time: str | None = None
+    gpus: str | None = None
+    cpus: int | None = None
+    mem: str | None = None
+    constraint: str | None = None
+    sbatch_args: tuple[str, ...] = ()
+
+    def options(self) -> list[str]:
+        """Returns the options of sbatch."""
+        named = {
+            "--partition": self.partition,
+            "--account": self.account,
+            "--time": self.time,
+            "--gres": None if self.gpus in (None, "0") else f"gpu:{self.gpus}",
+            "--cpus-per-task": self.cpus,
+            "--mem": self.mem,
+            "--constraint": self.constraint,
+        }
+        return [*(f"{name}={value}" for name, value in named.items() if value is not None), *self.sbatch_args]
+
+    def problems(self) -> list[str]:
+        """Says which of the further options are not a user's to give, a line each."""
+        found = []
+        for word in self.sbatch_args:
+            name = word.partition("=")[0]
+            for long, short in _OWN_OPTIONS.items():
+                if name == long or (short is not None and word.startswith(short) and not word.startswith("--")):
+                    found.append(f"sbatch-arg: {word!r}: aorta sets {long} itself; leave it out")
+        return found
+
+
+def completed(asked: Allocation, plan: Plan) -> Allocation:
+    """Adds to what the user asked for what the recipe's ``resources`` say.
+
+    A share runs trials of all cells, so a value counts where all cells agree; of ``mem`` the largest does. ``runtime``
+    is a single trial's, and says nothing of a share.
+
+    Raises:
+        SettingsError: The cells ask for different things, and the user has not said which.
+    """
+    cells = [cell.resources for cell in plan.cells]
+    found: dict[str, str] = {}
+    problems = []
+    for name in ("partition", "account", "gpus", "constraint"):
+        values = {str(cell[name]) if name in cell else None for cell in cells}
+        if getattr(asked, name) is not None or values == {None}:
+            continue
+        if len(values) > 1:
+            told = ", ".join(sorted(value if value is not None else "nothing" for value in values))
+            problems.append(
+                f"resources.{name}: the cells ask for different values ({told}), and a share runs trials of all of "
+                f"them; give --{name}"
+            )
+        found[name] = str(values.pop())
+    if problems:
+        raise SettingsError(problems)
+    memory = [int(cell["mem"]) for cell in cells if "mem" in cell]
+    if asked.mem is None and memory:
+        found["mem"] = f"{max(memory)}M"
+    extra = " ".join(dict.fromkeys(str(cell["extra"]) for cell in cells if "extra" in cell)).split()
+    fields = {name: getattr(asked, name) for name in Allocation.__dataclass_fields__}
+    return Allocation(**{**fields, **found, "sbatch_args": (*extra, *asked.sbatch_args)})
+
+
+class Array:
+    """One submission of shares of a run.
+
+    Args:
+        run_dir: The run directory.
+        count: How many shares there are.
+        allocation: What each asks for.
+        devices: Trials at once in a share, or None for one per accelerator.
+        folder: Where the shares run: the working directory of the submission.
+    """
+
+    def __init__(self, run_dir: Path, count: int, allocation: Allocation, *, devices: int | None, folder: Path) -> None:
+        self._run_dir = run_dir
+        self._own = run_dir / ".aorta" / "shares"
+        self._count = count
+        self._allocation = allocation
+        self._devices = devices
+        self._folder = folder
+        self.script = self._own / "share.sh"
+
+    def command(self, numbers: Sequence[int]) -> list[str]:
+        """Returns the command that submits some of the shares, without its script."""
+        # A name of its own: an array that is over does not share its ends with the next.
+        name = f"{job_prefix(self._run_dir).removesuffix('-')}{SHARES_MARK}{self._count}-{uuid.uuid4().hex[:8]}"
+        output = str((self._own / "%A_%a.out").absolute())
+        own = str(self._own.absolute())
+        return [
+            *("sbatch", "--parsable", f"--array={ranges(numbers)}", f"--job-name={name}", "--nodes=1", "--ntasks=1"),
+            # In the pattern of a file name a percent sign is special to SLURM.
+            *("--no-requeue", f"--chdir={self._folder}", f"--output={output.replace(own, own.replace('%', '%%'))}"),
+            *self._allocation.options(),
+        ]
+
+    def text(self) -> str:
+        """Returns the script of a share."""
+        share = f'shard="$SLURM_ARRAY_TASK_ID/{self._count}"'
+        snakemake = snakemake_command(self._own / "settings.json", None, False, Profile())
+        return (
+            "#!/bin/bash\n"
+            f"# Share $SLURM_ARRAY_TASK_ID of {self._count} of the run {str(self._run_dir)!r}; by aorta sweep submit.\n"
+            f"exec {shlex.join(snakemake)} --config {share}\n"
+        )
+
+    def refusal(self, numbers: Sequence[int]) -> str | None:
+        """Asks SLURM whether it would take the shares, and returns what it says against it; submits nothing."""
+        command = [word for word in self.command(numbers) if word != "--parsable"]
+        code, _printed, said = _sbatch([*command, "--test-only"], self.text())
+        return said if code != 0 and not any(text in said for text in _PASSING) else None
+
+    def submit(self, numbers: Sequence[int]) -> list[Task]:
+        """Writes the script, submits the shares and returns them.
+
+        Raises:
+            SettingsError: SLURM has refused; what it said is in the message.
+            OSError: The script cannot be written.
+        """
+        self._own.mkdir(parents=True, exist_ok=True)
+        settings = {"run_dir": str(self._run_dir), **({} if self._devices is None else {"devices": self._devices})}
+        write_json_atomic(self._own / "settings.json", settings)
+        write_text_atomic(self.script, self.text())
+        command = self.command(numbers)
+        code, printed, said = _sbatch([*command, str(self.script)])
+        # A federation's answer is JOB;CLUSTER.
+        job = printed.strip().partition(";")[0]
+        if code != 0 or not job.isdigit():
+            raise SettingsError([f"sbatch: {said or printed.strip() or f'ended with {code}'}"])
+        shown = shlex.join([word for word in command if word != "--parsable"])
+        say(f"submitted job {job}, an array of {len(numbers)} of {self._count} shares: {shown} {self.script}")
+        return [Task(job=f"{job}_{number}", state="PENDING", number=number, count=self._count) for number in numbers]
+
+
+def _sbatch(command: Sequence[str], script: str | None = None) -> tuple[int, str, str]:
+    """Runs sbatch; returns its exit status, what it printed, and what it said on standard error on one line."""
+    # Defaults that a site or user has set for sbatch are kept, but none of another array's.
+    environment = {name: value for name, value in os.environ.items() if name != "SBATCH_ARRAY_INX"}
+    try:
+        done = subprocess.run(
+            command,
+            input=script or "",
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=_ANSWER_SEC,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return 1, "", f"SLURM does not answer within {_ANSWER_SEC:g} s"
+    said = [line.removeprefix("sbatch: error: ").strip() for line in done.stderr.splitlines()]
+    return done.returncode, done.stdout, "; ".join(line for line in said if line)
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Returns ascending numbers as sbatch takes them: ``1-3,7``."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1][1:] = [number]
+        else:
+            runs.append([number])
+    return ",".join("-".join(map(str, run)) for run in runs)

@@ -6,13 +6,35 @@ Standard library only, and light: every trial imports this before it starts.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import stat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
+
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+class NotRegularError(ValueError):
+    """Something else lies where a file belongs: a folder, a named pipe, a socket or a device. It was not opened.
+
+    Attributes:
+        path: Where.
+    """
+
+    def __init__(self, path: str, mode: int) -> None:
+        super().__init__(f"is {_KINDS.get(stat.S_IFMT(mode), 'something else')}, not a regular file")
+        self.path = path
 
 
 def canonical_json(value: Any) -> str:
@@ -37,10 +59,10 @@ def read_json(path: str | os.PathLike[str]) -> Any:
 
     Raises:
         OSError: The file cannot be read.
+        NotRegularError: It is no regular file, nor a link to one; it was not waited for.
         ValueError: The file is not UTF-8, not JSON, nested too deeply, or holds a bare NaN or infinity.
     """
-    with open(path, "rb") as file:
-        data = file.read()
+    data = read_regular(path)
     try:
         return json.loads(data.decode("utf-8"), parse_constant=_refuse_constant)
     except RecursionError as error:
@@ -51,17 +73,44 @@ def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
+def require_regular(path: str | os.PathLike[str]) -> None:
+    """Makes sure that a path leads to a regular file.
+
+    Raises:
+        OSError: There is none, or it cannot be looked at.
+        NotRegularError: There is something else.
+    """
+    mode = os.stat(path).st_mode
+    if not stat.S_ISREG(mode):
+        raise NotRegularError(os.fspath(path), mode)
+
+
+def read_regular(path: str | os.PathLike[str]) -> bytes:
+    """Returns what a regular file holds, and never waits for what is none.
+
+    Raises:
+        OSError: The file cannot be read.
+        NotRegularError: It is no regular file, nor a link to one.
+    """
+    # Looked at first: opening a named pipe waits for a writer, and opening a device may do something to it.
+    require_regular(path)
+    with open(path, "rb", opener=_open_at_once) as file:
+        return file.read()
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
 def both_ends(path: str | os.PathLike[str], size: int) -> tuple[bytes, bytes]:
     """Returns the first ``size`` and the last two bytes of a regular file; nothing if it cannot be read."""
     try:
-        # Opening a named pipe would wait for ever.
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            return b"", b""
-        with open(path, "rb") as file:
+        require_regular(path)
+        with open(path, "rb", opener=_open_at_once) as file:
             head = file.read(size)
             file.seek(max(0, os.fstat(file.fileno()).st_size - 2))
             return head, file.read()
-    except OSError:
+    except (OSError, NotRegularError):
         return b"", b""
 
 
@@ -72,10 +121,15 @@ def write_json_atomic(path: str | os.PathLike[str], value: Any) -> None:
         OSError: The file cannot be written; no half-written file is left.
         ValueError: The value holds a NaN or an infinity.
     """
-    write_text_atomic(path, _indented(value))
+    write_text_atomic(path, json_text(value))
 
 
-def _indented(value: Any) -> str:
+def json_text(value: Any) -> str:
+    """Returns the indented JSON text of a value, as every file has it.
+
+    Raises:
+        ValueError: The value holds a NaN or an infinity.
+    """
     return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
@@ -89,7 +143,7 @@ def write_json_through(path: str | os.PathLike[str], value: Any) -> None:
         OSError: It cannot be written, is a folder, or the path is empty.
         ValueError: The value holds a NaN or an infinity.
     """
-    text = _indented(value)
+    text = json_text(value)
     named = os.fspath(path)
     target = os.path.realpath(named) if os.path.islink(named) else named
     try:
@@ -117,24 +171,109 @@ def write_text_atomic(path: str | os.PathLike[str], text: str) -> None:
     Raises:
         OSError: The file cannot be written; the temporary file is removed.
     """
-    target = os.fspath(path)
-    folder = os.path.dirname(target) or "."
-    temporary = temporary_name(folder)
+    PendingFile(path).commit(text)
+
+
+class PendingFile:
+    """A file that is being written under a temporary name beside its place, which it takes whole or not at all.
+
+    Args:
+        path: Where the file belongs.
+        room: Bytes to take up on the disk at once, so that a text of that size will still find room.
+
+    Raises:
+        OSError: The temporary file cannot be made, or there is no such room; nothing is left.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], room: int = 0) -> None:
+        self._target = os.fspath(path)
+        self._temporary = temporary_name(os.path.dirname(self._target) or ".")
+        self._descriptor = -1
+        with self._or_nothing():
+            # Created with 0666 and cut by the umask, as any program's output file would be.
+            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            self._descriptor = os.open(self._temporary, flags, 0o666)
+            self._write(bytes(room))
+
+    def commit(self, text: str) -> None:
+        """Writes ``text`` as UTF-8, flushes it to the disk, and gives the file its name.
+
+        Raises:
+            OSError: The file cannot be written; the temporary file is removed.
+        """
+        with self._or_nothing():
+            data = text.encode("utf-8")
+            self._write(data)
+            os.ftruncate(self._descriptor, len(data))
+            os.fsync(self._descriptor)
+            lost = False
+            try:
+                os.replace(self._temporary, self._target)
+            except FileNotFoundError:
+                lost = True
+        os.close(self._descriptor)
+        self._descriptor = -1
+        if lost:
+            # Somebody who could not see this process took its file for a dead one's.
+            PendingFile(self._target).commit(text)
+        else:
+            _sync_folder(os.path.dirname(self._target) or ".")
+
+    def discard(self) -> None:
+        """Removes the temporary file; does nothing after :meth:`commit`."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+            with contextlib.suppress(OSError):
+                os.unlink(self._temporary)
+
+    def _write(self, data: bytes) -> None:
+        view, done = memoryview(data), 0
+        while done < len(view):
+            done += os.pwrite(self._descriptor, view[done:], done)
+
+    @contextlib.contextmanager
+    def _or_nothing(self) -> Iterator[None]:
+        try:
+            # A full disk's error names no file, and nobody knows the temporary one.
+            with naming(self._target):
+                yield
+        except BaseException:
+            self.discard()
+            raise
+
+
+@contextlib.contextmanager
+def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Names ``path``, and nothing else, in every system error of its block: that of a full disk names no file."""
     try:
-        # Created with 0666 and cut by the umask, as any program's output file would be.
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(text.encode("utf-8"))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        if isinstance(error, OSError):
-            error.filename = target  # a full disk's error names no file, and nobody knows the temporary one
-        raise
-    _sync_folder(folder)
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from error
+
+
+def told(error: OSError | NotRegularError, otherwise: str | os.PathLike[str]) -> str:
+    """Returns what a person is told of an error: the path, the reason, and what helps where that is plain.
+
+    Args:
+        error: The error.
+        otherwise: The path to name where the error names none.
+    """
+    if isinstance(error, NotRegularError):
+        return f"{error.path}: {error}; move it away, and run the same command again"
+    path = os.fsdecode(error.filename) if error.filename else os.fspath(otherwise)
+    reason = f"{path}: {error.strerror or error}"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"{reason}; make room, and run the same command again"
+    again = "move it away, and run the same command again"
+    if error.errno == errno.EISDIR:
+        return f"{path}: is a folder, where a file belongs; {again}"
+    if error.errno in (errno.ENOTDIR, errno.EEXIST):
+        while not os.path.lexists(path) and os.path.dirname(path) not in ("", path):
+            path = os.path.dirname(path)
+        if os.path.lexists(path) and not os.path.isdir(path):
+            return f"{path}: is no folder, and one belongs there; {again}"
+    return reason
 
 
 def temporary_name(folder: str) -> str:
@@ -143,13 +282,23 @@ def temporary_name(folder: str) -> str:
     Short and independent of the target's name, which may already be as long as the file system allows; it says whose
     it is, so that what a killed process left can be told from what a living one is writing.
     """
-    return os.path.join(folder, f".tmp-{temporary_host()}-{os.getpid()}-{os.urandom(6).hex()}")
+    return os.path.join(folder, temporary_prefix(os.uname().nodename, os.getpid()) + os.urandom(6).hex())
 
 
-def temporary_host() -> str:
-    """Returns the host's name as temporary names have it."""
-    name = "".join(letter if letter.isalnum() and letter.isascii() else "_" for letter in os.uname().nodename)
-    return name[:64] or "_"
+def temporary_prefix(host: str, pid: int) -> str:
+    """Returns how the temporary names of a process begin.
+
+    Args:
+        host: Its host's name.
+        pid: Its process id.
+    """
+    return f".tmp-{temporary_host(host)}-{pid}-"
+
+
+def temporary_host(host: str | None = None) -> str:
+    """Returns a host's name, this one's by default, as temporary names have it."""
+    name = os.uname().nodename if host is None else host
+    return "".join(letter if letter.isalnum() and letter.isascii() else "_" for letter in name)[:64] or "_"
 
 
 def _sync_folder(folder: str) -> None:

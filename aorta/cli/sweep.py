@@ -54,7 +54,8 @@ def run(context: click.Context, /, **given: Any) -> None:
     """Run every (cell, trial) of a recipe and print the matrix.
 
     An unfinished run of the same plan is continued. Exit code 0: the matrix is complete. 1: trials are missing,
-    or with --strict a cell errored or never ran. 2: bad input, and nothing was run.
+    or another file of the run could not be made, or with --strict a cell errored or never ran. 2: bad input, and
+    nothing was run.
 
     Without --recipe, flags make the recipe: --workload, --trials and --steps, the two axes, and the options beside
     them. It is checked, run and resumed like one from a file.
@@ -116,7 +117,8 @@ def report(run_dir: Path) -> None:
     """Rebuild the reports of a run from what is on disk, at any moment.
 
     Writes matrix.json, matrix.md, matrix.html and perf.md and prints the matrix; a sweep that runs meanwhile is not
-    disturbed. Exit code 0: the matrix is complete. 1: trials are missing. 2: RUN_DIR cannot be used.
+    disturbed. Where they cannot be written, as in a read-only copy, it says so and prints the matrix all the same.
+    Exit code 0: the matrix is complete. 1: trials are missing. 2: RUN_DIR cannot be read.
 
     \b
     Example:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
+from aorta._jsonio import NotRegularError, told
 from aorta.dag.lock import LockedError
 from aorta.dag.settings import SettingsError
 from aorta.plan.model import PlanFileError
@@ -37,6 +38,6 @@ def bad_input_exits() -> Iterator[None]:
         refuse(str(error))
     except LockedError as error:
         refuse(str(error))
-    except OSError as error:
+    except (OSError, NotRegularError) as error:
         # With the context of what was being done: making or reading the run directory.
-        refuse(f"output: cannot use {error.filename}: {error.strerror or error}")
+        refuse(f"output: cannot use {told(error, 'a file that the system does not name')}")

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from aorta import _owner
+from aorta._jsonio import NotRegularError, naming, read_regular, require_regular
 from aorta.plan.model import Plan
 
 PATIENCE_SEC = 1.0
@@ -42,7 +43,8 @@ class RunLock:
 
     Raises:
         LockedError: Somebody else holds it.
-        OSError: The file cannot be opened.
+        OSError: The file cannot be opened or written.
+        NotRegularError: Something else lies in its place.
     """
 
     def __init__(
@@ -61,13 +63,17 @@ class RunLock:
         self._place = place or _owner.Place.here()
         path.parent.mkdir(parents=True, exist_ok=True)
         # Not inherited by children (the default), so a surviving trial cannot keep a dead sweep's lock.
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        with contextlib.suppress(FileNotFoundError):
+            require_regular(path)
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK, 0o666)
         try:
-            self._lock(time.monotonic() + patience_sec)
-            self._outlive_earlier_owner(notify, lease_sec)
-            text = json.dumps(_owner.describe_self(self._place, since=round(time.time(), 3)))
-            os.ftruncate(self._descriptor, 0)
-            os.pwrite(self._descriptor, f"{text}\n".encode(), 0)
+            # A full disk's error names no file.
+            with naming(path):
+                self._lock(time.monotonic() + patience_sec)
+                self._outlive_earlier_owner(notify, lease_sec)
+                text = json.dumps(_owner.describe_self(self._place, since=round(time.time(), 3)))
+                os.ftruncate(self._descriptor, 0)
+                os.pwrite(self._descriptor, f"{text}\n".encode(), 0)
         except BaseException:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -145,8 +151,8 @@ class RunLock:
 def read_owner(path: Path) -> dict[str, object] | None:
     """Returns who wrote a lock file last; None if it is free, unreadable or not there."""
     try:
-        return _owner.parse_owner(path.read_bytes())
-    except OSError:
+        return _owner.parse_owner(read_regular(path))
+    except (OSError, NotRegularError):
         return None
 
 

@@ -12,13 +12,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from aorta._jsonio import read_json, write_json_atomic, write_text_atomic
+from aorta._jsonio import read_json, read_regular, told, write_json_atomic, write_text_atomic
 from aorta._resources import resource_path
 from aorta.dag.errors import bad_input_exits, say
 from aorta.dag.launching import REFUSED_HERE, find_world, launch_problems
 from aorta.dag.leftovers import clear_leftovers
 from aorta.dag.lock import lock_plan
 from aorta.dag.planning import plan_recipe
+from aorta.dag.products import closing_lines
 from aorta.dag.profiles import Profile, find_profile
 from aorta.dag.settings import Settings, SettingsError, read_settings
 from aorta.dag.sweep import check_size, warning_lines
@@ -63,11 +64,19 @@ def run_sweep(
         check_working_directory(working_directory)
         found = find_profile(profile)
         choice = choose(config, flags, lambda plan: launch_problems(plan, world, cluster=found.cluster))
-        if flags is not None:
-            config = {**config, "recipe": str(write_recipe(choice.run_dir, flags))}
-        # The directory is chosen already; the workflow must not look again.
-        config = {name: value for name, value in config.items() if name != "fresh"} | {"run_dir": str(choice.run_dir)}
-        command = snakemake_command(_write_config(choice.run_dir, config), jobs, verbose, found)
+        try:
+            if flags is not None:
+                config = {**config, "recipe": str(write_recipe(choice.run_dir, flags))}
+            # The directory is chosen already; the workflow must not look again.
+            config = {name: value for name, value in config.items() if name != "fresh"}
+            config |= {"run_dir": str(choice.run_dir)}
+            command = snakemake_command(_write_config(choice.run_dir, config), jobs, verbose, found)
+        except OSError as error:
+            if choice.state != "finished":
+                raise
+            # A copy on a read-only or full disk is still worth reading.
+            say(f"{told(error, choice.run_dir)} (nothing needs to run: this is the matrix as it is)")
+            return _sum_up(COMPLETE, choice, config)
     if world.rank is None:
         code = _run_interruptible(command, working_directory)
         if code != COMPLETE and found.executor == "slurm":
@@ -100,25 +109,32 @@ def _sum_up(code: int, choice: RunChoice, config: Mapping[str, Any]) -> int:
     if code == BAD_INPUT:
         return BAD_INPUT
     layout = RunLayout(choice.run_dir, choice.plan.workload)
+    lacking: list[str] = []
     try:
         if code != COMPLETE:
             # Snakemake may have been killed before it could write what there is.
-            from aorta.matrix import write_matrix
+            from aorta.matrix import make_reports
 
-            write_matrix(choice.run_dir)
-        elif choice.state == "finished":
-            # There was nothing to do, so Snakemake has shown nothing.
-            print(f"{layout.matrix_md.read_text('utf-8')}\nmatrix: {layout.matrix_md}")
-        matrix = read_json(layout.matrix_json)
+            matrix, errors = make_reports(choice.run_dir)
+            lacking = closing_lines(matrix, errors, layout, choice.plan)
+            for line in lacking if code < 0 else ():
+                say(line)
+        else:
+            if choice.state == "finished":
+                # There was nothing to do, so Snakemake has shown nothing.
+                print(f"{read_regular(layout.matrix_md).decode('utf-8')}\nmatrix: {layout.matrix_md}")
+            matrix = read_json(layout.matrix_json)
         print("\n".join(summary(matrix)), flush=True)
     except PlanFileError:
         say("the run was ended before it began; run the same command again")
         return INCOMPLETE
     except (OSError, ValueError, KeyboardInterrupt) as error:
         reason = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error)
+        if isinstance(error, OSError):
+            reason = told(error, choice.run_dir)
         say(f"no matrix ({reason}); finished trials are kept: aorta sweep report {shlex.quote(str(choice.run_dir))}")
         return INCOMPLETE
-    return exit_code(matrix, strict=bool(config.get("strict")))
+    return INCOMPLETE if lacking else exit_code(matrix, strict=bool(config.get("strict")))
 
 
 def exit_code(matrix: Mapping[str, Any], *, strict: bool) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from aorta._jsonio import write_text_atomic
+from aorta._jsonio import NotRegularError, read_regular, write_text_atomic
 from aorta.plan.model import Plan
 from aorta.plan.paths import RunLayout
 from aorta.registry.files import UnreadableFileError, read_limited
@@ -99,8 +99,8 @@ def _as_sidecar(descriptor: Mapping[str, Any]) -> dict[str, Any]:
 
 def _write_if_changed(path: Path, content: str) -> None:
     try:
-        if path.read_bytes() == content.encode("utf-8"):
+        if read_regular(path) == content.encode("utf-8"):
             return
-    except OSError:
+    except (OSError, NotRegularError):
         pass
     write_text_atomic(path, content)

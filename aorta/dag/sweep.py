@@ -17,17 +17,19 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
-from aorta._jsonio import json_digest
+from aorta._jsonio import json_digest, read_regular
 from aorta.dag.cluster import cancel_jobs, correct_executor, is_slurm_executor, outlive_jobs
 from aorta.dag.errors import bad_input_exits, say
 from aorta.dag.inventory import declare, whole_files
 from aorta.dag.launching import REFUSED_HERE, find_world, launch_problems
 from aorta.dag.leftovers import clear_leftovers
 from aorta.dag.lock import RunLock, lock_plan
+from aorta.dag.products import closing_lines, occupied
 from aorta.dag.quiet import show_errors
 from aorta.dag.requests import Request, requests, snapshot_request, trial_request
 from aorta.dag.scheduling import disarm_timers, end_on_sigterm, free_devices, hand_on, keep_order, limit_devices
 from aorta.dag.settings import Settings, SettingsError, read_settings
+from aorta.plan.aside import set_irregular_aside
 from aorta.plan.current import CellFiles
 from aorta.plan.model import Plan, PlanFileError, PlannedCell
 from aorta.plan.order import positions, trial_order
@@ -248,6 +250,7 @@ class Sweep:
         with bad_input_exits():
             # Not when the Snakefile was read: what would be refused can still be looked at, with --dry-run.
             problems = self._problems_on_cluster if self.on_cluster else self._problems
+            problems = [*problems, *occupied(self.layout)]
             if problems:
                 raise SettingsError(problems)
             self._prepare()
@@ -287,10 +290,16 @@ class Sweep:
         if self._settings is None:
             return
         try:
-            page = self.layout.matrix_md.read_text("utf-8")
-        except OSError as error:
-            say(f"the matrix cannot be read: {error}")
+            page = read_regular(self.layout.matrix_md).decode("utf-8")
+        except (OSError, ValueError) as error:
+            say(f"the matrix cannot be read: {self.layout.matrix_md}: {error}")
             return
+        self._show(page)
+
+    def _show(self, page: str) -> None:
+        # Only where the run is this process's own: what another is at work on stays.
+        for notice in clear_leftovers(self.layout.run_dir) if self._locks else ():
+            say(notice)
         print(f"{page}\nmatrix: {self.layout.matrix_md}", flush=True)
         if self.plan.sidecars:
             from aorta.dag.sidecars import rerun_command
@@ -302,7 +311,7 @@ class Sweep:
 
         The reports are then no rule's output, so the next run still sees which trials are missing.
         """
-        from aorta.matrix import write_matrix
+        from aorta.matrix import make_reports, render_markdown
 
         if self._settings is None or not self.layout.plan.is_file():
             return
@@ -311,15 +320,16 @@ class Sweep:
             say(f"cancelled {left} more job{'s' if left > 1 else ''}")
         try:
             self._settle()
-            write_matrix(self.layout.run_dir)
+            matrix, errors = make_reports(self.layout.run_dir)
         except (OSError, PlanFileError) as error:
             say(f"no matrix could be written: {error}")
             return
         except KeyboardInterrupt:
             say("interrupted before the matrix was written; finished trials are kept")
             return
-        self.show()
-        say("the matrix is incomplete; run the same command again to run the missing trials")
+        self._show(render_markdown(matrix))
+        for line in closing_lines(matrix, errors, self.layout, self.plan):
+            say(line)
 
     def _settle(self) -> None:
         """Records the trials whose last attempt was ended with its job, and that no job will try again."""
@@ -345,6 +355,10 @@ class Sweep:
             present[self.layout.trial_folder(cell.name)] = current
         for folder in (self.layout.run_dir, *(self.layout.environment(name).parent for name in self.plan.environments)):
             present[folder] = whole_files(folder)
+        if self._choice.recovered:
+            # A run of which nothing is missing but its plan would not be begun, and so not get it back.
+            own = present[self.layout.run_dir]
+            present[self.layout.run_dir] = [path for path in own if path != str(self.layout.matrix_json)]
         for folder, paths in present.items():
             for notice in declare(workflow, str(folder), paths):
                 say(notice)
@@ -355,7 +369,7 @@ class Sweep:
         self.claim()
         if self._on_slurm:
             outlive_jobs(self.layout.run_dir, say)
-        for notice in clear_leftovers(self.layout.run_dir):
+        for notice in (*clear_leftovers(self.layout.run_dir), *set_irregular_aside(self.layout, self.plan)):
             say(notice)
 
     def claim(self) -> None:

@@ -16,7 +16,7 @@ import sys
 import time
 from contextlib import contextmanager, nullcontext, suppress
 
-from aorta._jsonio import read_json, write_json_through
+from aorta._jsonio import read_json, told, write_json_atomic, write_json_through
 from aorta.instrumentation import _probe_main
 from aorta.instrumentation._collect import collect_env
 from aorta.instrumentation._shape import NEVER_CAPTURED, is_valid_snapshot, placeholder_snapshot
@@ -155,7 +155,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             if not is_there:
                 _take(entry, out, options)
     except (SnapshotError, OSError, ValueError) as error:
-        sys.stderr.write(f"aorta: no environment snapshot: {error}\n")
+        text = told(error, out) if isinstance(error, OSError) else str(error)
+        sys.stderr.write(f"aorta: no environment snapshot: {text}\n")
         return 1
     return 0
 
@@ -165,7 +166,8 @@ def _take(entry: Mapping[str, Any] | None, out: str, options: argparse.Namespace
         snapshot = collect_env(not options.no_torch)
     else:
         snapshot = environment_snapshot(entry, options.captured or out, import_torch=not options.no_torch)
-    write_json_through(out, snapshot)
+    # In its own place it replaces whatever is there; only what a user named may be a pipe or a device.
+    (write_json_atomic if options.out is None else write_json_through)(out, snapshot)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from aorta._jsonio import told
 from aorta.matrix.markdown import render_markdown
 from aorta.matrix.text import one_line
 from aorta.matrix.write import write_matrix
@@ -40,7 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         matrix = write_matrix(options.run_dir, set_aside=options.final)
     except (PlanFileError, OSError) as error:
         # The message may quote a file of the run.
-        print(f"aorta.matrix: {one_line(str(error))}", file=sys.stderr)
+        text = told(error, options.run_dir) if isinstance(error, OSError) else str(error)
+        print(f"aorta.matrix: {one_line(text)}", file=sys.stderr)
         return 2
     if not options.quiet:
         text = render_markdown(matrix)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -13,7 +11,7 @@ from typing import Any
 from jsonschema import Draft202012Validator
 from jsonschema.protocols import Validator
 
-from aorta._jsonio import read_json
+from aorta._jsonio import NotRegularError, read_json
 from aorta._resources import load_schema
 from aorta.run.record import verdict
 
@@ -79,12 +77,11 @@ def read_object(path: Path) -> dict[str, Any]:
         RejectedError: It cannot be read, or holds something else.
     """
     try:
-        # Opening a named pipe would wait for ever.
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            raise RejectedError("unreadable", "is no regular file")
         value = read_json(path)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise FileNotFoundError(str(path)) from error
+    except NotRegularError as error:
+        raise RejectedError("unreadable", str(error)) from error
     except OSError as error:
         raise RejectedError("unreadable", error.strerror or type(error).__name__) from error
     except ValueError as error:

@@ -14,7 +14,7 @@ from aorta.matrix.html import render_html
 from aorta.matrix.load import LoadedRun, load_run
 from aorta.matrix.markdown import render_markdown
 from aorta.matrix.perf import render_perf
-from aorta.plan import RunLayout
+from aorta.plan import RunLayout, aside
 
 _DEEPEST_INDENT = 6
 
@@ -31,9 +31,10 @@ def build_matrix(run_dir: Path | str) -> Matrix:
 def write_matrix(run_dir: Path | str, *, set_aside: bool = False) -> Matrix:
     """Builds the matrix and writes ``matrix.json``, ``matrix.md``, ``matrix.html`` and ``perf.md``.
 
-    Each file appears whole or not at all. An incomplete ``matrix.json`` is dated before everything that it was made
-    from: a trial that is recorded while the matrix is written, by this sweep or by an orphan of an earlier one, is then
-    newer whatever the clocks do, and the next start makes the matrix again.
+    Each file appears whole or not at all, and one that cannot be written does not keep the others from it. An
+    incomplete ``matrix.json`` is dated before everything that it was made from: a trial that is recorded while the
+    matrix is written, by this sweep or by an orphan of an earlier one, is then newer whatever the clocks do, and the
+    next start makes the matrix again.
 
     Args:
         run_dir: The run directory.
@@ -45,19 +46,46 @@ def write_matrix(run_dir: Path | str, *, set_aside: bool = False) -> Matrix:
         OSError: A file cannot be written.
     """
     run = load_run(Path(run_dir))
-    matrix = _matrix(run)
-    layout = RunLayout(run_dir, matrix["workload"])
-    _write(layout.matrix_md, render_markdown(matrix))
-    _write(layout.matrix_html, render_html(matrix))
-    _write(layout.perf_md, render_perf(matrix))
-    # Last, because its presence says that the matrix is there.
-    _write(layout.matrix_json, matrix_json(matrix))
-    if not matrix["complete"]:
-        _backdate(layout, matrix)
+    matrix, errors = _reports(run, Path(run_dir))
     if set_aside:
         for path in run.rejected:
-            path.replace(path.with_name(f"{path.name}.invalid"))
+            aside.set_aside(path)
+    if errors:
+        raise errors[0]
     return matrix
+
+
+def make_reports(run_dir: Path | str) -> tuple[Matrix, list[OSError]]:
+    """Builds the matrix and writes of its four files what can be written, as :func:`write_matrix` does.
+
+    Returns:
+        The matrix, and why files of it could not be written.
+
+    Raises:
+        PlanFileError: ``plan.json`` is missing or damaged.
+    """
+    return _reports(load_run(Path(run_dir)), Path(run_dir))
+
+
+def _reports(run: LoadedRun, run_dir: Path) -> tuple[Matrix, list[OSError]]:
+    matrix = _matrix(run)
+    layout = RunLayout(run_dir, matrix["workload"])
+    files = {
+        layout.matrix_md: render_markdown(matrix),
+        layout.matrix_html: render_html(matrix),
+        layout.perf_md: render_perf(matrix),
+        # Last, because its presence says that the matrix is there.
+        layout.matrix_json: matrix_json(matrix),
+    }
+    errors = []
+    for path, text in files.items():
+        try:
+            _write(path, text)
+        except OSError as error:
+            errors.append(error)
+    if not matrix["complete"]:
+        _backdate(layout, matrix)
+    return matrix, errors
 
 
 def _backdate(layout: RunLayout, matrix: Matrix) -> None:

@@ -13,8 +13,16 @@ ONE_RANK = {"nnodes": 1, "nproc_per_node": 1}
 """The world of a trial that is not distributed, or whose ranks nobody asked for."""
 
 
+RUN_AGAIN = "run the same command again (with run_dir, if it was named): it writes the file anew and keeps the trials"
+"""What helps a run whose ``plan.json`` or ``cell.json`` is damaged."""
+
+
 class PlanFileError(Exception):
     """A plan.json or cell.json that cannot be used; the message names the file and the remedy."""
+
+
+class OtherVersionError(PlanFileError):
+    """A whole plan of another version; it is not damaged, and nobody may replace it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,12 +166,15 @@ class Plan:
             source: The file's path, for messages.
 
         Raises:
-            PlanFileError: The value is not a plan of this version.
+            OtherVersionError: The value is a plan of another version.
+            PlanFileError: The value is no plan, or a damaged one.
         """
-        if not isinstance(value, dict) or value.get("schema_version") != SCHEMA_VERSION:
-            found = value.get("schema_version") if isinstance(value, dict) else type(value).__name__
-            raise PlanFileError(
-                f"{source}: not a plan of version {SCHEMA_VERSION} (found {found!r}); "
+        version = value.get("schema_version") if isinstance(value, dict) else None
+        if not isinstance(version, int) or isinstance(version, bool):
+            raise PlanFileError(f"{source}: damaged plan (it has no schema_version); {RUN_AGAIN}")
+        if version != SCHEMA_VERSION:
+            raise OtherVersionError(
+                f"{source}: not a plan of version {SCHEMA_VERSION} (found {version!r}); "
                 "start a new run, or use the aorta version that wrote it"
             )
         try:
@@ -204,10 +215,7 @@ class Plan:
             if plan.key != value["plan_key"]:
                 raise ValueError("plan_key does not match its cells")
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
-            raise PlanFileError(
-                f"{source}: damaged plan ({type(error).__name__}: {error}); "
-                "start a new run (fresh=true, without run_dir)"
-            ) from error
+            raise PlanFileError(f"{source}: damaged plan ({type(error).__name__}: {error}); {RUN_AGAIN}") from error
         return plan
 
 

@@ -1,31 +1,41 @@
-"""What a run whose ``plan.json`` was lost still holds: its cells' own files. Standard library only."""
+"""What a run whose ``plan.json`` was lost still holds: its cells' own files, and its trials' records.
+
+Standard library only.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from aorta._jsonio import read_json
-from aorta.plan.model import Plan
+from aorta._jsonio import both_ends, read_json
+from aorta.plan.model import OtherVersionError, Plan, PlanFileError
 from aorta.plan.paths import RunLayout
+from aorta.run.needed import read_outcome
+
+_TRIALS = "trial_d0_m0_t*.json"
+
+
+def has_no_plan(run_dir: Path) -> bool:
+    """Whether a folder's ``plan.json`` is missing or damaged in any way.
+
+    A plan of another version is neither, nor is one that the system does not let us read.
+    """
+    path = run_dir / "plan.json"
+    try:
+        Plan.from_json(read_json(path), source=str(path))
+    except (FileNotFoundError, ValueError):
+        return True
+    except (OtherVersionError, OSError):
+        return False
+    except PlanFileError:
+        return True
+    return False
 
 
 def is_lost(run_dir: Path) -> bool:
-    """Whether a folder is a run whose ``plan.json`` is missing, or no JSON.
-
-    A plan of another version, or one that somebody edited, is not lost.
-    """
-    if not (run_dir / ".aorta").is_dir():
-        return False
-    try:
-        read_json(run_dir / "plan.json")
-    except FileNotFoundError:
-        return True
-    except OSError:
-        return False
-    except ValueError:
-        return True
-    return False
+    """Whether a folder is a run whose ``plan.json`` is missing or damaged."""
+    return any((run_dir / name).is_dir() for name in (".aorta", "cells")) and has_no_plan(run_dir)
 
 
 def has_trials(run_dir: Path) -> bool:
@@ -42,28 +52,41 @@ def frozen_cells(plan: Plan, run_dir: Path) -> dict[str, dict[str, Any]]:
             request = read_json(layout.cell(cell.name))
         except (OSError, ValueError):
             continue
-        if isinstance(request, dict):
+        if isinstance(request, dict) and "fingerprint" in request:
             found[cell.name] = request
     return found
 
 
-def cells_match(plan: Plan, run_dir: Path) -> bool:
-    """Whether a run has only cells of ``plan``, and each that can be read asks for the same trials.
+def mismatch(plan: Plan, run_dir: Path) -> str | None:
+    """Says why a run that lost its ``plan.json`` is not known to be one of ``plan``; None where it is one.
 
-    At least one has to be readable.
+    It is one if it has only cells of ``plan``, each cell's file that can be read asks for the same trials, and at
+    least one such file, or one trial's whole record, carries the fingerprint of its cell.
     """
     try:
         names = {entry.name for entry in (run_dir / "cells").iterdir()}
     except OSError:
-        return False
+        names = set()
     requests = frozen_cells(plan, run_dir)
-    return (
-        bool(requests)
-        and names <= {cell.name for cell in plan.cells}
-        and all(
-            (requests[cell.name].get("fingerprint"), requests[cell.name].get("trials"))
-            == (cell.fingerprint, cell.trials)
-            for cell in plan.cells
-            if cell.name in requests
-        )
+    for cell in plan.cells:
+        request = requests.get(cell.name)
+        if request and (request["fingerprint"], request.get("trials")) != (cell.fingerprint, cell.trials):
+            return f"its cell {cell.name!r} is not what is asked for now"
+    others = sorted(names - {cell.name for cell in plan.cells})
+    if others:
+        return f"it has a cell {others[0]!r}, which is not asked for now"
+    if requests or has_records(plan, run_dir):
+        return None
+    if any(both_ends(path, 1)[1] == b"}\n" for path in run_dir.glob(f"cells/*/*/{_TRIALS}")):
+        return "no cell.json in it can be read, and its trials were made for other requests than are asked for now"
+    return "no cell.json in it can be read, and no trial's record, so that nothing says what it ran"
+
+
+def has_records(plan: Plan, run_dir: Path) -> bool:
+    """Whether a run holds a whole record of any trial that ``plan`` asks for."""
+    layout = RunLayout(run_dir, plan.workload)
+    return any(
+        read_outcome(path, cell.fingerprint) is not None
+        for cell in plan.cells
+        for path in layout.trial_folder(cell.name).glob(_TRIALS)
     )

@@ -12,9 +12,9 @@ from typing import Any, Literal
 from aorta._jsonio import both_ends, read_json, write_json_atomic
 from aorta.plan.current import CellFiles
 from aorta.plan.folders import new_run, run_folders, runs_folder
-from aorta.plan.model import Plan, PlanFileError, of_consequence
+from aorta.plan.model import RUN_AGAIN, Plan, PlanFileError, PlannedCell, of_consequence
 from aorta.plan.paths import RunLayout
-from aorta.plan.recover import cells_match, frozen_cells, has_trials, is_lost
+from aorta.plan.recover import frozen_cells, has_no_plan, has_records, has_trials, is_lost, mismatch
 
 _MATRIX_HEAD = 65536
 """Far more than what stands before ``complete`` in a matrix."""
@@ -33,12 +33,14 @@ class RunChoice:
         state: ``new``, ``continued`` (trials are missing) or ``finished``.
         plan: The plan to run: the compiled one, or an earlier one that was frozen there.
         notices: What a person should be told about the choice, a line each.
+        recovered: Whether the run has lost its ``plan.json``, which is to be written anew even if no trial is missing.
     """
 
     run_dir: Path
     state: Literal["new", "continued", "finished"]
     plan: Plan
     notices: tuple[str, ...] = ()
+    recovered: bool = False
 
 
 def read_plan(run_dir: Path) -> Plan:
@@ -51,9 +53,13 @@ def read_plan(run_dir: Path) -> Plan:
     try:
         value = read_json(path)
     except FileNotFoundError as error:
+        if (run_dir / "cells").is_dir():
+            raise PlanFileError(f"{path}: no such file; {RUN_AGAIN}") from error
         raise PlanFileError(f"{path}: no such file; is {run_dir} a run directory?") from error
-    except (OSError, ValueError) as error:
-        raise PlanFileError(f"{path}: {error}; start a new run (fresh=true, without run_dir)") from error
+    except OSError as error:
+        raise PlanFileError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise PlanFileError(f"{path}: {error}; {RUN_AGAIN}") from error
     return Plan.from_json(value, source=str(path))
 
 
@@ -65,10 +71,14 @@ def read_request(path: Path) -> dict[str, Any]:
     """
     try:
         value = read_json(path)
-    except (OSError, ValueError) as error:
-        raise PlanFileError(f"{path}: {error}; start a new run (fresh=true, without run_dir)") from error
+    except FileNotFoundError as error:
+        raise PlanFileError(f"{path}: no such file; {RUN_AGAIN}") from error
+    except OSError as error:
+        raise PlanFileError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise PlanFileError(f"{path}: {error}; {RUN_AGAIN}") from error
     if not isinstance(value, dict):
-        raise PlanFileError(f"{path}: not a JSON object; start a new run (fresh=true, without run_dir)")
+        raise PlanFileError(f"{path}: not a JSON object; {RUN_AGAIN}")
     return value
 
 
@@ -133,24 +143,30 @@ def choose_run(
             if not is_finished(directory, old):
                 return _continue(plan, directory, old, "continued")
         lost = [directory for directory in run_folders(plan, parent) if is_lost(directory)]
-        for directory in reversed(lost):
-            if cells_match(plan, directory) and not is_finished(directory, plan):
-                return RunChoice(run_dir=directory, state="continued", plan=plan, notices=(_rewritten(directory),))
+        strange = {directory: mismatch(plan, directory) for directory in reversed(lost)}
+        ours = [directory for directory, reason in strange.items() if reason is None]
+        for directory in ours:
+            if not is_finished(directory, plan):
+                return _recover(plan, directory)
         for directory, old in same:
             if reuse_finished and old.key == plan.key:
                 return _continue(plan, directory, old, "finished")
+        if reuse_finished and ours:
+            return _recover(plan, ours[0])
         notices = [
-            f"{directory}: plan.json is missing or cut short, and its cells are not those that are asked for now; "
-            "its trials are left alone"
-            for directory in lost
+            f"{directory}: plan.json is missing or damaged, and "
+            f"{reason or 'it is a finished run, beside which a new one begins'}; its trials are left alone"
+            for directory, reason in sorted(strange.items())
             if has_trials(directory)
         ]
         return RunChoice(run_dir=new_run(plan, parent, now), state="new", plan=plan, notices=tuple(notices))
     return RunChoice(run_dir=new_run(plan, parent, now), state="new", plan=plan)
 
 
-def _rewritten(run_dir: Path) -> str:
-    return f"{run_dir}: plan.json was missing or cut short; it is written anew from the recipe, and the trials are kept"
+def _recover(plan: Plan, run_dir: Path, *more: str) -> RunChoice:
+    """Continues a run whose ``plan.json`` was lost."""
+    notice = f"{run_dir}: plan.json was missing or damaged; it is written anew from the recipe, and the trials are kept"
+    return RunChoice(run_dir=run_dir, state="continued", plan=plan, notices=(notice, *more), recovered=True)
 
 
 def materialise(choice: RunChoice, *, exclusive: bool) -> None:
@@ -225,15 +241,17 @@ def _named_run(plan: Plan, run_dir: Path, refresh: bool) -> RunChoice:
     _check_path("run_dir", run_dir)
     if not run_dir.exists():
         return RunChoice(run_dir=run_dir, state="new", plan=plan)
-    lost = is_lost(run_dir)
-    earlier = frozen_cells(plan, run_dir) if lost else {}
-    if earlier and {request.get("workload") for request in earlier.values()} == {plan.workload}:
-        plan, notices = (plan, []) if refresh else _keep_frozen_cells(plan, earlier)
-        return RunChoice(run_dir=run_dir, state="continued", plan=plan, notices=(_rewritten(run_dir), *notices))
-    if lost or not (run_dir / "plan.json").exists():
+    if has_no_plan(run_dir):
+        lost = is_lost(run_dir)
+        earlier = frozen_cells(plan, run_dir) if lost else {}
+        same_workload = {request.get("workload") for request in earlier.values()} == {plan.workload}
+        if lost and (same_workload or (not earlier and has_records(plan, run_dir))):
+            plan, notices = (plan, []) if refresh else _keep_frozen_cells(plan, earlier)
+            return _recover(plan, run_dir, *notices)
         if not _is_unplanned(run_dir):
+            reason = f", and {mismatch(plan, run_dir)}" if lost and has_trials(run_dir) else ""
             raise RunDirError(
-                f"run_dir: {run_dir} is not empty and holds no plan.json that can be read; "
+                f"run_dir: {run_dir} is not empty and holds no plan.json that can be read{reason}; "
                 "name a run directory or a new one"
             )
         return RunChoice(run_dir=run_dir, state="continued", plan=plan)
@@ -324,17 +342,37 @@ def _continue(plan: Plan, run_dir: Path, old: Plan, state: Literal["continued", 
     cells = []
     notices = []
     for cell in old.cells:
-        request = read_request(layout.cell(cell.name))
         now = now_by_name.get(cell.name)
+        present = (now and now.request) or {}
+        request = _frozen_request(layout, cell, present)
         resources = cell.resources if now is None else now.resources
         cells.append(replace(cell, request={**request, "resources": dict(resources)}, resources=resources))
-        notices += drift(cell.name, request, (now and now.request) or {})
+        notices += drift(cell.name, request, present)
     notices.append(_KEPT)
     # What does not touch a trial's result (baseline, threshold, ticket) follows the recipe as it is now.
     frozen = replace(
         old, cells=tuple(cells), confound=plan.confound, recipe=plan.recipe, recipe_source=plan.recipe_source
     )
     return RunChoice(run_dir=run_dir, state=state, plan=frozen, notices=tuple(notices))
+
+
+def _frozen_request(layout: RunLayout, cell: PlannedCell, now: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns what a cell was planned with: its own file, or the present request where that asks for the same.
+
+    Raises:
+        PlanFileError: The file is damaged, and the registry has other values now.
+    """
+    path = layout.cell(cell.name)
+    try:
+        return read_request(path)
+    except PlanFileError as error:
+        if now.get("fingerprint") == cell.fingerprint:
+            return now
+        raise PlanFileError(
+            f"{path}: missing or damaged, and the registry has changed since the run started, so that nothing says "
+            "what this cell's trials ran with; put the registry back as it was, or name the run (run_dir) with "
+            "refresh=true, which runs them again with the present values"
+        ) from error
 
 
 def drift(cell: str, frozen: Mapping[str, Any], present: Mapping[str, Any]) -> list[str]:

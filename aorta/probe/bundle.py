@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from aorta import __version__
-from aorta._jsonio import read_json, temporary_name
+from aorta._jsonio import NotRegularError, read_json, read_regular, temporary_name
 from aorta.plan.paths import safe_name
 from aorta.probe.redact import KINDS, RedactionError, Redactor
 from aorta.text import shortened
@@ -146,9 +146,11 @@ def _read_block(source: Path) -> Any:
     from aorta.recipe.yaml_nodes import YamlError
 
     try:
-        data = Document(source.read_bytes()).data
+        data = Document(read_regular(source)).data
     except OSError as error:
         raise BundleError(f"{source}: cannot be read: {error.strerror}") from error
+    except NotRegularError as error:
+        raise BundleError(f"{source}: {error}") from error
     except YamlError as error:
         raise BundleError(f"{source}: is no YAML: {error}") from error
     if not isinstance(data, dict):

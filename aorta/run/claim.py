@@ -18,7 +18,7 @@ import stat
 import time
 
 from aorta import _owner
-from aorta._jsonio import temporary_name
+from aorta._jsonio import naming, temporary_name
 from aorta.run.process import DEATH_SEC, kill_all, marked
 
 TYPE_CHECKING = False
@@ -140,6 +140,8 @@ class Claim:
         self._lease_sec = lease_sec
         self._heartbeat_sec = heartbeat_sec
         self._path = ""
+        self.dead: list[dict[str, Any]] = []
+        """The owners that this claim was taken over from."""
 
     def acquire(
         self,
@@ -213,9 +215,9 @@ class Claim:
             _remove(path)
             self._path = ""
             return False
-        for claim in dead:
-            if claim.owner is not None:
-                self._end_what_is_left(claim.owner)
+        self.dead = [claim.owner for claim in dead if claim.owner is not None]
+        for owner in self.dead:
+            self._end_what_is_left(owner)
         # Of several, only the last held the trial; those before it were named when it took over.
         for claim in dead[-1:]:
             if claim.owner is not None:
@@ -279,18 +281,16 @@ def _link_new(path: str, data: bytes) -> bool:
         os.makedirs(folder, exist_ok=True)
         descriptor = os.open(temporary, flags, 0o666)
     try:
-        try:
-            while data:
-                data = data[os.write(descriptor, data) :]
-        finally:
-            os.close(descriptor)
-        os.link(temporary, path)
+        with naming(path):
+            try:
+                while data:
+                    data = data[os.write(descriptor, data) :]
+            finally:
+                os.close(descriptor)
+            os.link(temporary, path)
         return True
     except FileExistsError:
         return False
-    except OSError as error:
-        error.filename = path  # a full disk's error names no file, and nobody knows the temporary one
-        raise
     finally:
         _remove(temporary)
 

@@ -12,6 +12,7 @@ import os
 import re
 import time
 
+from aorta._jsonio import naming
 from aorta.run.process import kill_all, marked
 
 TYPE_CHECKING = False
@@ -91,8 +92,8 @@ class HostLocks:
                 if len(taken) < count and (descriptor := self._try(name)) is not None:
                     taken.append((name, descriptor))
             if len(taken) == count:
-                for _name, descriptor in taken:
-                    self._claim(descriptor)
+                for name, descriptor in taken:
+                    self._claim(name, descriptor)
                 self._held += [descriptor for _name, descriptor in taken]
                 return [name for name, _descriptor in taken]
             for _name, descriptor in taken:
@@ -112,7 +113,7 @@ class HostLocks:
         descriptor = self._try(name)
         if descriptor is None:
             return False
-        self._claim(descriptor)
+        self._claim(name, descriptor)
         self._held.append(descriptor)
         return True
 
@@ -155,14 +156,15 @@ class HostLocks:
                 f"device locks: cannot open {path}: {error.strerror}; make it writable for every user, or remove it"
             ) from error
 
-    def _claim(self, descriptor: int) -> None:
+    def _claim(self, name: str, descriptor: int) -> None:
         """Signs the lock file. A signature that is there already is a holder's who was killed."""
-        _pid, _, token = os.pread(descriptor, 256, 0).decode("ascii", "replace").strip().partition(" ")
-        if token:
-            # Its worker died with it, but grandchildren may still use the device.
-            kill_all(marked(token))
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()} {self._token}\n".encode("ascii"), 0)
+        with naming(self._path(name)):
+            _pid, _, token = os.pread(descriptor, 256, 0).decode("ascii", "replace").strip().partition(" ")
+            if token:
+                # Its worker died with it, but grandchildren may still use the device.
+                kill_all(marked(token))
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()} {self._token}\n".encode("ascii"), 0)
 
     def _holders(self, names: Sequence[str]) -> str:
         pids = []

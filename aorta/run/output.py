@@ -41,8 +41,11 @@ class ErrorOutput:
         else:
             # Appending: parents and children that share a file do not overwrite each other.
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
-            self.stdout = os.open(stdout_path, flags, 0o666)
-            self.stderr = os.open(stderr_path, flags, 0o666)
+            # At once: a named pipe in the log's place, which nobody reads, is an error and not a reason to wait.
+            self.stdout = os.open(stdout_path, flags | os.O_NONBLOCK, 0o666)
+            self.stderr = os.open(stderr_path, flags | os.O_NONBLOCK, 0o666)
+            for descriptor in (self.stdout, self.stderr):
+                os.set_blocking(descriptor, True)
 
     def drain(self) -> None:
         """Takes what has come, at most a few buffers at a time; never blocks."""

@@ -10,7 +10,7 @@ import os
 import sys
 import time
 
-from aorta._jsonio import write_json_atomic
+from aorta._jsonio import NotRegularError, PendingFile, json_text, require_regular, temporary_prefix, told
 from aorta.run import record, request
 from aorta.run.attempt import Attempt
 from aorta.run.claim import Claim
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from aorta.run.slurmjob import Job
+
+
+ROOM_BYTES = 64 * 1024
+"""What a record's place is to hold before its trial starts; most records are smaller."""
 
 
 def main(argv: Sequence[str], usage: str | None = None) -> int:
@@ -56,8 +60,8 @@ def main(argv: Sequence[str], usage: str | None = None) -> int:
     except Interrupted as interrupted:
         _say(f"aorta: ended by {interrupted}; the trial has no record")
         return 128 + interrupted.signum
-    except OSError as error:
-        _say(f"aorta: {error.filename or arguments.run_dir}: {error.strerror}; the trial has no record")
+    except (OSError, NotRegularError) as error:
+        _say(f"aorta: {told(error, arguments.run_dir)}; the trial has no record")
         return 1
     if trial_record is None:
         if arguments.settle:
@@ -108,6 +112,7 @@ class _Trial:
         Raises:
             Interrupted: The supervisor was asked to end; nothing of the trial is left.
             LockError: What the trial runs on cannot be locked.
+            NotRegularError: Something other than a file lies in the record's place; nothing was started.
             OSError: The claim, the record, or a log file cannot be written.
         """
         arguments = self._arguments
@@ -121,12 +126,30 @@ class _Trial:
         if not claimed:
             return None
         try:
+            self._clear_after(claim.dead)
             return self._run_claimed()
         finally:
             claim.release()
 
     def _run_claimed(self) -> dict[str, Any] | None:
-        os.makedirs(os.path.dirname(self._stem), exist_ok=True)
+        path = f"{self._stem}.json"
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            require_regular(path)
+        # Before anything is started: a trial of hours whose record then finds no room would be lost, and tried again.
+        pending = PendingFile(path, ROOM_BYTES)
+        try:
+            ended = self._run_to_its_end()
+            if ended is None:
+                return None
+            attempts, trial_record = ended
+            pending.commit(json_text(trial_record))
+        finally:
+            pending.discard()
+        attempts.forget()
+        return trial_record
+
+    def _run_to_its_end(self) -> tuple[Attempts, dict[str, Any]] | None:
         base = request.outer_env(os.environ)
         job = self._job()
         attempts = Attempts(self._cell, self._stem, job)
@@ -163,9 +186,17 @@ class _Trial:
             finally:
                 held.release()
         attempts.number(trial_record)
-        write_json_atomic(f"{self._stem}.json", trial_record)
-        attempts.forget()
-        return trial_record
+        return attempts, trial_record
+
+    def _clear_after(self, dead: Sequence[Mapping[str, Any]]) -> None:
+        """Removes the files that killed supervisors of this trial had begun."""
+        folder = os.path.dirname(self._stem)
+        for owner in dead:
+            prefix = temporary_prefix(owner["host"], owner["pid"])
+            for name in os.listdir(folder) if os.path.isdir(folder) else ():
+                if name.startswith(prefix):
+                    with contextlib.suppress(OSError):
+                        os.unlink(os.path.join(folder, name))
 
     @staticmethod
     def _job() -> Job | None:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,3 +98,19 @@ def workspace(tmp_path: Path) -> Workspace:
     folder = tmp_path / "work"
     folder.mkdir()
     return Workspace(folder)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """A file system of a few hundred kilobytes; only root may mount one."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+
+    def mount(options: str) -> Path:
+        done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], capture_output=True)
+        if done.returncode != 0:
+            pytest.skip("this user may not mount a file system")
+        return folder
+
+    yield mount
+    subprocess.run(["umount", "-l", str(folder)], capture_output=True)

@@ -214,22 +214,6 @@ def test_from_8_trials_to_12_and_back(workspace: Workspace) -> None:
     assert back == twelve
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
-    """A file system of a few hundred kilobytes; only root may mount one."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-
-    def mount(options: str) -> Path:
-        done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], capture_output=True)
-        if done.returncode != 0:
-            pytest.skip("this user may not mount a file system")
-        return folder
-
-    yield mount
-    subprocess.run(["umount", "-l", str(folder)], capture_output=True)
-
-
 def test_a_disk_that_fills_up_loses_nothing(workspace: Workspace, small_disk: Callable[[str], Path]) -> None:
     """Trials that fit are kept, the others say why, and with room the same command completes the matrix."""
     disk = small_disk("size=1m,nr_inodes=22")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from aorta._jsonio import both_ends, read_json
-from aorta.plan.model import OtherVersionError, Plan, PlanFileError
+from aorta.plan.model import OtherVersionError, Plan, PlanFileError, PlannedCell
 from aorta.plan.paths import RunLayout
 from aorta.run.needed import read_outcome
 
@@ -60,8 +60,9 @@ def frozen_cells(plan: Plan, run_dir: Path) -> dict[str, dict[str, Any]]:
 def mismatch(plan: Plan, run_dir: Path) -> str | None:
     """Says why a run that lost its ``plan.json`` is not known to be one of ``plan``; None where it is one.
 
-    It is one if it has only cells of ``plan``, each cell's file that can be read asks for the same trials, and at
-    least one such file, or one trial's whole record, carries the fingerprint of its cell.
+    It is one if it has only cells of ``plan``, each cell's file that can be read asks for the same trials, no cell
+    without such a file has only another request's records, and at least one file of a cell, or one trial's whole
+    record, carries the fingerprint of its cell.
     """
     try:
         names = {entry.name for entry in (run_dir / "cells").iterdir()}
@@ -75,18 +76,27 @@ def mismatch(plan: Plan, run_dir: Path) -> str | None:
     others = sorted(names - {cell.name for cell in plan.cells})
     if others:
         return f"it has a cell {others[0]!r}, which is not asked for now"
+    layout = RunLayout(run_dir, plan.workload)
+    for cell in plan.cells:
+        folder = layout.trial_folder(cell.name)
+        if cell.name not in requests and _has_whole(folder) and not _has_record(folder, cell):
+            return f"the trials of its cell {cell.name!r} were made for another request than is made now"
     if requests or has_records(plan, run_dir):
         return None
-    if any(both_ends(path, 1)[1] == b"}\n" for path in run_dir.glob(f"cells/*/*/{_TRIALS}")):
-        return "no cell.json in it can be read, and its trials were made for other requests than are asked for now"
-    return "no cell.json in it can be read, and no trial's record, so that nothing says what it ran"
+    return (
+        "no cell.json in it can be read, and no trial's record of what is asked for, so that nothing says what it ran"
+    )
 
 
 def has_records(plan: Plan, run_dir: Path) -> bool:
     """Whether a run holds a whole record of any trial that ``plan`` asks for."""
     layout = RunLayout(run_dir, plan.workload)
-    return any(
-        read_outcome(path, cell.fingerprint) is not None
-        for cell in plan.cells
-        for path in layout.trial_folder(cell.name).glob(_TRIALS)
-    )
+    return any(_has_record(layout.trial_folder(cell.name), cell) for cell in plan.cells)
+
+
+def _has_record(folder: Path, cell: PlannedCell) -> bool:
+    return any(read_outcome(path, cell.fingerprint) is not None for path in folder.glob(_TRIALS))
+
+
+def _has_whole(folder: Path) -> bool:
+    return any(both_ends(path, 1)[1] == b"}\n" for path in folder.glob(_TRIALS))

@@ -39,7 +39,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        _write_inputs(folder, options.trials, options.sleep)
+        write_inputs(folder, options.trials, options.sleep)
         started = time.perf_counter()
         sweep = _start(folder, options.devices)
         main_process = _watch(sweep)
@@ -59,7 +59,8 @@ def main() -> None:
     print(f"main process: {main_process}")
 
 
-def _write_inputs(folder: Path, trials: int, seconds: float) -> None:
+def write_inputs(folder: Path, trials: int, seconds: float) -> None:
+    """Writes a plugin whose trials sleep and a recipe of four cells of them into a folder."""
     (folder / "bench_plugin.py").write_text(PLUGIN)
     info = folder / "bench_plugin-1.0.dist-info"
     info.mkdir()

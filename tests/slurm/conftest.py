@@ -60,7 +60,7 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def _user() -> Iterator[None]:
+def user() -> Iterator[None]:
     """Counts those who use the cluster: the first starts it, the last stops it, whatever became of the others."""
     users = BASE / "users"
     users.mkdir(parents=True, exist_ok=True)
@@ -102,7 +102,7 @@ def cluster() -> Iterator[Cluster]:
         pytest.skip(f"SLURM is not installed ({', '.join(missing)}); as root on Debian: tests/slurm/cluster.sh install")
     if os.geteuid() != 0:
         pytest.skip("only root can start SLURM's daemons here")
-    with _user():
+    with user():
         yield Cluster()
 
 

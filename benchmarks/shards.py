@@ -43,14 +43,11 @@ def main() -> int:
         submit = ["submit", "--shards", str(options.shards), "--mem", "500M", "--time", "60"]
         wall = _run(Path(name, "shares"), options.trials, submit)
         each = 1000 * wall / options.trials
-        print(
-            f"{options.trials} trials in {options.shards} shares, {os.cpu_count()} cores: {wall:.1f} s, {each:.0f} ms each"
-        )
+        shares = f"{options.shards} shares, {os.cpu_count()} cores"
+        print(f"{options.trials} trials in {shares}: {_told(wall, options.trials)}")
         if options.per_job:
             wall = _run(Path(name, "jobs"), options.per_job, ["run", "--profile", "site"])
-            print(
-                f"{options.per_job} trials as a job each, 3 at once: {wall:.1f} s, {1000 * wall / options.per_job:.0f} ms each"
-            )
+            print(f"{options.per_job} trials as a job each, 3 at once: {_told(wall, options.per_job)}")
     print(f"aim: at most {AIM_MS} ms of wall time a trial in a share: {'met' if each <= AIM_MS else 'NOT met'}")
     return 0 if each <= AIM_MS else 1
 

@@ -34,8 +34,10 @@ class _Refused(click.ClickException):
 def bundle(run_dir: Path, ticket: str | None, review: bool, output: Path | None, redaction_from: Path | None) -> None:
     """Pack a run directory as a tar.gz to hand out, redacted as its recipe's redaction: block says.
 
-    The run directory is only read. manifest.json in the bundle lists each file with its SHA-256, its size and what was
-    taken out of it. A run without a ticket, and one with symbolic links that leave its directory, is refused.
+    The run directory is only read, and only the run's own files are packed: other runs that lie in its folder, and
+    whatever else is not its own, are left out and named. manifest.json in the bundle lists each file
+    with its SHA-256, its size and what was taken out of it. A run without a ticket, and one with symbolic links that
+    leave its directory, is refused.
 
     \b
     Examples:

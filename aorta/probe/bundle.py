@@ -20,6 +20,8 @@ from typing import IO, Any
 
 from aorta import __version__
 from aorta._jsonio import NotRegularError, read_json, read_regular, temporary_name
+from aorta.plan.model import RUN_AGAIN
+from aorta.plan.own import NOT_OF_THE_RUN, OwnFiles
 from aorta.plan.paths import safe_name
 from aorta.probe.redact import KINDS, RedactionError, Redactor
 from aorta.text import shortened
@@ -102,17 +104,23 @@ def find_ticket(run_dir: Path, given: str | None) -> str:
     Raises:
         BundleError: There is none, or this is no run directory.
     """
+    plan = _read_plan(run_dir)
+    if given is not None and not given.strip():
+        raise BundleError("--ticket: is empty; give the ticket that the bundle is for, or leave --ticket out")
+    ticket = given if given is not None else (plan.get("ticket") if isinstance(plan, dict) else None)
+    if not isinstance(ticket, str) or not ticket.strip():
+        raise BundleError(f"{run_dir}: the run has no ticket, and a bundle must be for one; name it with --ticket")
+    return ticket
+
+
+def _read_plan(run_dir: Path) -> Any:
     path = run_dir / "plan.json"
     try:
-        plan = read_json(path)
+        return read_json(path)
     except FileNotFoundError as error:
         raise BundleError(f"{run_dir}: is no run directory: it has no plan.json") from error
     except (OSError, ValueError) as error:
         raise BundleError(f"{path}: cannot be read: {error}") from error
-    ticket = given or (plan.get("ticket") if isinstance(plan, dict) else None)
-    if not isinstance(ticket, str) or not ticket.strip():
-        raise BundleError(f"{run_dir}: the run has no ticket, and a bundle must be for one; name it with --ticket")
-    return ticket
 
 
 def find_redactor(run_dir: Path, recipe: Path | None) -> tuple[Redactor, str]:
@@ -224,12 +232,14 @@ def check_output(run_dir: Path, output: Path) -> None:
 
 
 def _pack(run_dir: Path, ticket: str, redactor: Redactor, archive: tarfile.TarFile | None) -> Bundle:
-    found = sorted(_walk(run_dir), key=lambda path: path.relative_to(run_dir).parts)
-    _refuse_links(run_dir, found)
+    found = _walk(run_dir)
+    own = {path for path, reason in found if reason is None}
+    _refuse_links(run_dir, own)
+    own_places = own | {parent for path in own for parent in path.parents}
     left_out: list[tuple[str, str]] = []
     files: list[Path] = []
-    for path in found:
-        reason = _reason_to_leave_out(path, redactor)
+    for path, not_own in found:
+        reason = not_own or _reason_to_leave_out(run_dir, path, redactor, own_places)
         if reason is None:
             files.append(path)
         else:
@@ -260,22 +270,22 @@ def _pack(run_dir: Path, ticket: str, redactor: Redactor, archive: tarfile.TarFi
     return bundle
 
 
-def _walk(folder: Path) -> Iterator[Path]:
-    """Yields everything below a folder that is no folder; follows no link."""
-
-    def refuse(error: OSError) -> None:
+def _walk(run_dir: Path) -> list[tuple[Path, str | None]]:
+    """Returns everything in the run directory that is no folder of its own, sorted; for what is not the run's, why."""
+    try:
+        found = list(OwnFiles(run_dir, _read_plan(run_dir)).walk())
+    except ValueError as error:
+        raise BundleError(f"{run_dir / 'plan.json'}: {error}; {RUN_AGAIN}") from error
+    except OSError as error:
         raise BundleError(f"{error.filename}: cannot be read: {error.strerror}") from error
-
-    for parent, folders, names in os.walk(folder, onerror=refuse):
-        yield from (Path(parent, name) for name in folders if Path(parent, name).is_symlink())
-        yield from (Path(parent, name) for name in names)
+    return sorted(found, key=lambda item: item[0].relative_to(run_dir).parts)
 
 
-def _refuse_links(run_dir: Path, found: list[Path]) -> None:
+def _refuse_links(run_dir: Path, own: set[Path]) -> None:
     root = os.path.realpath(run_dir)
     away = [
         f"{path.relative_to(run_dir)} -> {os.readlink(path)}"
-        for path in found
+        for path in sorted(own)
         if path.is_symlink() and os.path.commonpath([root, os.path.realpath(path)]) != root
     ]
     if away:
@@ -285,9 +295,10 @@ def _refuse_links(run_dir: Path, found: list[Path]) -> None:
         )
 
 
-def _reason_to_leave_out(path: Path, redactor: Redactor) -> str | None:
+def _reason_to_leave_out(run_dir: Path, path: Path, redactor: Redactor, own_places: set[Path]) -> str | None:
     if path.is_symlink():
-        return None
+        target = run_dir / os.path.relpath(os.path.realpath(path), os.path.realpath(run_dir))
+        return None if target in own_places or not target.exists() else f"a link to what is {NOT_OF_THE_RUN}"
     if not stat.S_ISREG(path.lstat().st_mode):
         return "no plain file"
     if path.name.startswith(".tmp-"):

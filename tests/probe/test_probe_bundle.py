@@ -23,6 +23,8 @@ redaction:
   scrub_ip_addresses: true
 """
 
+PLAN: dict[str, Any] = {"ticket": "T-1", "command": {"argv": ["true"]}, "cells": [{"name": "none-none"}]}
+
 
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
@@ -30,7 +32,7 @@ def run_dir(tmp_path: Path) -> Path:
     run = tmp_path / "results" / "run-1"
     trial = run / "none-none" / "trial_0"
     trial.mkdir(parents=True)
-    (run / "plan.json").write_text(json.dumps({"ticket": "T-1"}))
+    (run / "plan.json").write_text(json.dumps(PLAN))
     (run / "recipe.resolved.yaml").write_text(RECIPE)
     (trial / "stdout.log").write_text("step 1\nconnect 10.0.0.7 with hf_abcdefgh\nstep 2\n")
     (trial / "result.json").write_text(json.dumps({"env": {"HF_TOKEN": "hf_abcdefgh"}, "verdict": "fail"}))
@@ -100,7 +102,7 @@ def test_review_writes_nothing(run_dir: Path, tmp_path: Path) -> None:
 
 def test_without_a_ticket_there_is_no_bundle(run_dir: Path, tmp_path: Path) -> None:
     """Naming one helps."""
-    (run_dir / "plan.json").write_text(json.dumps({"ticket": None}))
+    (run_dir / "plan.json").write_text(json.dumps({**PLAN, "ticket": None}))
     result = bundle(run_dir, "--output", tmp_path / "b.tar.gz")
     assert (result.exit_code, (tmp_path / "b.tar.gz").exists()) == (2, False)
     assert "name it with --ticket" in result.output
@@ -110,8 +112,8 @@ def test_without_a_ticket_there_is_no_bundle(run_dir: Path, tmp_path: Path) -> N
 def test_a_link_that_leaves_the_run_is_refused(run_dir: Path, tmp_path: Path) -> None:
     """To a file or a folder; nothing is written."""
     (tmp_path / "outside").mkdir()
-    for name, target in (("file", tmp_path / "x"), ("folder", tmp_path / "outside"), ("up", Path("../.."))):
-        (run_dir / name).symlink_to(target)
+    for name, target in (("file", tmp_path / "x"), ("folder", tmp_path / "outside"), ("up", Path("../../../.."))):
+        (run_dir / "none-none" / "trial_0" / name).symlink_to(target)
     result = bundle(run_dir, "--output", tmp_path / "b.tar.gz")
     assert (result.exit_code, (tmp_path / "b.tar.gz").exists()) == (2, False)
     assert all(f"{name} -> " in result.output for name in ("file", "folder", "up"))
@@ -119,24 +121,90 @@ def test_a_link_that_leaves_the_run_is_refused(run_dir: Path, tmp_path: Path) ->
 
 def test_a_link_within_the_run_stays_one(run_dir: Path, tmp_path: Path) -> None:
     """An absolute one becomes relative."""
-    (run_dir / "latest").symlink_to(run_dir / "none-none" / "trial_0")
+    trial = run_dir / "none-none" / "trial_0"
+    (trial / "latest").symlink_to(trial / "stdout.log")
     assert bundle(run_dir, "--output", tmp_path / "b.tar.gz").exit_code == 0
     with tarfile.open(tmp_path / "b.tar.gz") as archive:
-        assert archive.getmember("T-1/run/latest").linkname == "none-none/trial_0"
+        assert archive.getmember("T-1/run/none-none/trial_0/latest").linkname == "stdout.log"
+
+
+def test_other_runs_in_its_folder_are_left_out(run_dir: Path, tmp_path: Path) -> None:
+    """Runs of a workload of the same ticket, wherever they lie, and files of a person: named, and not packed."""
+    other = {**PLAN, "command": None}
+    for place in ("training/2026-01-31T12-00-00", "none-none/2026-01-31T12-00-00", "cells/2026-01-31", "sidecars/x"):
+        nested = run_dir / place
+        (nested / "cells" / "a").mkdir(parents=True)
+        (nested / "plan.json").write_text(json.dumps(other))
+        (nested / "matrix.md").write_text("theirs")
+        (nested / "away").symlink_to("/etc/passwd")
+    (run_dir / "training" / ".aorta").mkdir()
+    (run_dir / "notes.txt").write_text("mine")
+    (run_dir / "none-none" / "trial_0" / "theirs").symlink_to("../../training/2026-01-31T12-00-00")
+    result = bundle(run_dir, "--output", tmp_path / "b.tar.gz")
+    assert result.exit_code == 0, result.output
+    files, manifest = contents(tmp_path / "b.tar.gz")
+    trial = [f"none-none/trial_0/{name}" for name in ("result.json", "stderr.log", "stdout.log")]
+    assert sorted(files) == [*trial, "plan.json", "recipe.resolved.yaml"]
+    assert {entry["path"]: entry["reason"] for entry in manifest["left_out"]} == {
+        "cells/2026-01-31": "another run",
+        "none-none/2026-01-31T12-00-00": "another run",
+        "none-none/trial_0/theirs": "a link to what is not a file of this run",
+        "notes.txt": "not a file of this run",
+        "sidecars/x": "another run",
+        "training/2026-01-31T12-00-00": "another run",
+    }
+    assert "left out: training/2026-01-31T12-00-00: another run" in result.output
+
+
+def test_all_that_a_run_writes_is_packed(run_dir: Path, tmp_path: Path) -> None:
+    """Reports, cells, also those of an earlier recipe, environments, sidecars, and what was set aside."""
+    plan = {**PLAN, "command": None, "history": [{"trials": {"old": 1}}]}
+    (run_dir / "plan.json").write_text(json.dumps(plan))
+    names = [
+        *(".aorta/settings.json", "cells/none-none/cell.json", "cells/none-none/training/trial_d0_m0_t0.json"),
+        *("cells/old/training/trial_d0_m0_t0.json", "environments/local/env.json", "host_env.json"),
+        *("inline_environments.sidecar.json", "matrix.html", "matrix.json", "matrix.json.invalid", "matrix.md"),
+        *("matrix.md.invalid-2", "perf.md", "plan.json", "recipe.resolved.yaml", "sidecars/site.json"),
+    ]
+    for name in set(names) - {"plan.json", "recipe.resolved.yaml"}:
+        (run_dir / name).parent.mkdir(parents=True, exist_ok=True)
+        (run_dir / name).write_text("x")
+    assert bundle(run_dir, "--output", tmp_path / "b.tar.gz").exit_code == 0
+    files, manifest = contents(tmp_path / "b.tar.gz")
+    assert sorted(files) == names
+    assert [entry["path"] for entry in manifest["left_out"]] == ["none-none"]
+
+
+@pytest.mark.parametrize("plan", [{"ticket": "T-1"}, {"ticket": "T-1", "cells": [{"name": ["a"]}]}, [1]])
+def test_a_plan_without_cells_is_refused(run_dir: Path, tmp_path: Path, plan: Any) -> None:
+    """Nothing then says which files are the run's."""
+    (run_dir / "plan.json").write_text(json.dumps(plan))
+    result = bundle(run_dir, "--output", tmp_path / "b.tar.gz", "--ticket", "T-1")
+    assert (result.exit_code, (tmp_path / "b.tar.gz").exists()) == (2, False)
+    assert "plan.json: does not say which cells the run has" in result.output
+
+
+def test_an_empty_ticket_is_refused(run_dir: Path, tmp_path: Path) -> None:
+    """It is not taken for none."""
+    result = bundle(run_dir, "--output", tmp_path / "b.tar.gz", "--ticket", " ")
+    assert (result.exit_code, (tmp_path / "b.tar.gz").exists()) == (2, False)
+    assert "--ticket: is empty" in result.output
 
 
 def test_what_cannot_be_redacted_is_left_out(run_dir: Path, tmp_path: Path) -> None:
     """Binary files, pipes and temporary files, each with its reason; without redaction binary files go in."""
-    (run_dir / "core.1").write_bytes(b"\x7fELF\0HF_TOKEN=hf_abcdefgh")
+    trial = run_dir / "none-none" / "trial_0"
+    (trial / "core.1").write_bytes(b"\x7fELF\0HF_TOKEN=hf_abcdefgh")
     (run_dir / ".tmp-host-1-ab").write_text("half")
-    os.mkfifo(run_dir / "pipe")
+    os.mkfifo(trial / "pipe")
     assert bundle(run_dir, "--output", tmp_path / "b.tar.gz").exit_code == 0
     files, manifest = contents(tmp_path / "b.tar.gz")
-    assert [entry["path"] for entry in manifest["left_out"]] == [".tmp-host-1-ab", "core.1", "pipe"]
-    assert "core.1" not in files
+    core = "none-none/trial_0/core.1"
+    assert [entry["path"] for entry in manifest["left_out"]] == [".tmp-host-1-ab", core, "none-none/trial_0/pipe"]
+    assert core not in files
     (run_dir / "recipe.resolved.yaml").write_text("redaction: {}\n")
     assert bundle(run_dir, "--output", tmp_path / "c.tar.gz").exit_code == 0
-    assert "core.1" in contents(tmp_path / "c.tar.gz")[0]
+    assert core in contents(tmp_path / "c.tar.gz")[0]
 
 
 def test_another_recipes_block_counts(run_dir: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""``aorta sweep submit``: many short trials on SLURM, as a few shares."""
+"""``aorta sweep submit`` and ``aorta sweep plan``: many short trials as a few shares, on SLURM or elsewhere."""
 
 from __future__ import annotations
 
@@ -74,3 +74,37 @@ def submit(context: click.Context, /, **given: Any) -> None:
         click.echo(dry_submit_text(**what))
         return
     raise SystemExit(submit_sweep(**what, detach=given["detach"]))
+
+
+@click.command()
+@options.what_to_run
+@options.trial_timeout
+@click.option(
+    "--nproc-per-node",
+    type=click.IntRange(min=1, max=1024),
+    metavar="N",
+    help="Ranks of each distributed trial, all on one host [default: 1].",
+)
+@options.rank_logs
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@click.pass_context
+def plan(context: click.Context, /, **given: Any) -> None:
+    """Make a run directory with the plan of a recipe, run nothing, and print the directory.
+
+    Shares of it can then be started by any batch system: snakemake --config run_dir=DIR shard=1/3, and so on; aorta
+    sweep report DIR makes the matrix. An unfinished run of the same plan is taken as it is.
+
+    COMMAND, after --, is what a recipe of mode: probe runs.
+
+    \b
+    Example:
+      aorta sweep plan --recipe recipes/race/race_smoke.yaml --nproc-per-node 8
+    """
+    from aorta.dag.runner import dry_run_text
+    from aorta.dag.submit import plan_sweep
+    from aorta.recipe.flags import MatrixFlags
+
+    options.check_what_to_run(context, given)
+    flags = None if given["recipe"] is not None else MatrixFlags(**{name: given[name] for name in options.RECIPE_FLAGS})
+    config = options.settings(given)
+    click.echo(dry_run_text(config, flags) if given["dry_run"] else plan_sweep(config, flags=flags))

@@ -10,7 +10,7 @@ import click
 
 from aorta.cli import options
 from aorta.cli.lists import list_environments, list_mitigations, list_workloads
-from aorta.cli.submit import submit
+from aorta.cli.submit import plan, submit
 
 
 @click.group()
@@ -150,6 +150,7 @@ def status(run_dir: Path, as_json: bool) -> None:
     click.echo(json.dumps(found, indent=1, ensure_ascii=False) if as_json else "\n".join(status_lines(found)))
 
 
+sweep.add_command(plan)
 sweep.add_command(submit)
 sweep.add_command(list_mitigations, "list-mitigations")
 sweep.add_command(list_environments, "list-environments")

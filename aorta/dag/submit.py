@@ -80,27 +80,56 @@ def submit_sweep(
     """
     with bad_input_exits():
         check_working_directory(working_directory)
-        choice = choose(config, flags, lambda plan: _problems(plan, config, flags, count, asked, working_directory))
-        if flags is not None:
-            config = {**config, "recipe": str(write_recipe(choice.run_dir, flags))}
-        config = {name: value for name, value in config.items() if name != "fresh"} | {"run_dir": str(choice.run_dir)}
-        _refuse_other_plan(choice)
-        sweep = open_sweep(config, main_process=True)
-        sweep.claim()
-        settings = settings_of(config, None)
+        sweep = _planned(config, flags, lambda plan: _problems(plan, config, flags, count, asked, working_directory))
+        run_dir = sweep.layout.run_dir
+        settings = settings_of(config, flags)
         allocation = completed(asked, sweep.plan)
-        array = Array(choice.run_dir, count, allocation, devices=settings.devices, folder=working_directory)
+        array = Array(run_dir, count, allocation, devices=settings.devices, folder=working_directory)
     # From here on an interrupt has jobs to end.
     with _stopping_signals() as wait:
         with bad_input_exits():
             tasks = _submit(sweep, array, count)
         if detach:
-            _tell_how_to_follow(choice.run_dir)
+            _tell_how_to_follow(run_dir)
             return COMPLETE
         ended = Follower(sweep, count, tasks, wait=wait).follow()
     if not ended:
         return INCOMPLETE
     return _finish(sweep, strict=settings.strict)
+
+
+def plan_sweep(config: Mapping[str, Any], *, flags: MatrixFlags | None = None) -> Path:
+    """Makes a run directory and writes the plan into it, or chooses the one that would be continued; runs nothing.
+
+    Args:
+        config: The workflow's settings, as ``--config`` would give them.
+        flags: Flags that stand for a recipe.
+
+    Returns:
+        The run directory, in which shares can be started. Ends the process with 2 on bad input.
+    """
+
+    def find_problems(plan: Plan) -> list[str]:
+        world = find_world(settings_of(config, flags), os.environ)
+        return share_problems(plan) or launch_problems(plan, world, cluster=True)
+
+    with bad_input_exits():
+        return _planned(config, flags, find_problems).layout.run_dir
+
+
+def _planned(
+    config: Mapping[str, Any], flags: MatrixFlags | None, find_problems: Callable[[Plan], Sequence[str]]
+) -> Sweep:
+    """Chooses the run directory, locks it and writes the plan into it."""
+    choice = choose(config, flags, find_problems)
+    if flags is not None:
+        config = {**config, "recipe": str(write_recipe(choice.run_dir, flags))}
+    _refuse_other_plan(choice)
+    # The directory is chosen already.
+    config = {name: value for name, value in config.items() if name != "fresh"} | {"run_dir": str(choice.run_dir)}
+    sweep = open_sweep(config, main_process=True)
+    sweep.claim()
+    return sweep
 
 
 def dry_submit_text(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Workspace
+from tests.e2e.conftest import REPOSITORY, Workspace
 
 pytestmark = pytest.mark.e2e
 
@@ -72,3 +73,49 @@ def test_two_fresh_runs_of_one_recipe_do_not_mix(workspace: Workspace, cluster: 
     assert len(workspace.runs()) == 2
     for run_dir in workspace.runs():
         assert json.loads(Path(run_dir, "matrix.json").read_text("utf-8"))["trials_present"] == 2
+
+
+QSUB = """#!/bin/sh
+# Like PBS: options, then the job script; prints an id.
+queue=$(dirname "$0")/pbs
+mkdir -p "$queue"
+echo "$@" >> "$queue/asked"
+for script; do :; done
+number=$(mktemp "$queue/XXXXXXXX")
+setsid sh -c 'sh "$1"; echo $? > "$2.code"' sh "$script" "$number" >"$number.out" 2>&1 &
+basename "$number"
+"""
+QSTAT = """#!/bin/sh
+for id; do :; done
+code=$(cat "$(dirname "$0")/pbs/$id.code" 2>/dev/null)
+echo "Job Id: $id"
+case "$code" in "") echo "    job_state = R";; *) printf '    job_state = F\\n    Exit_status = %s\\n' "$code";; esac
+"""
+
+
+def test_the_documented_profile_runs(workspace: Workspace) -> None:
+    """The profile and the status script of docs/clusters.md, taken from the page, with stand-ins for PBS's commands."""
+    pytest.importorskip("snakemake_executor_plugin_cluster_generic")
+    page = (REPOSITORY / "docs" / "clusters.md").read_text("utf-8")
+    site = workspace.folder / "sites" / "pbs"
+    site.mkdir(parents=True)
+    for name in ("config.yaml", "status.sh"):
+        _, _, rest = page.partition(f"# ~/sites/pbs/{name}\n")
+        (site / name).write_text(rest.partition("```")[0])
+    programs = workspace.folder / "bin"
+    programs.mkdir()
+    for name, text in {"qsub": QSUB, "qstat": QSTAT}.items():
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    # Looked at sooner than a site would.
+    with (site / "config.yaml").open("a") as file:
+        file.write("seconds-between-status-checks: 1\n")
+    ended = workspace.aorta(
+        *("sweep", "run", "--profile", "sites/pbs", "--recipe", recipe(workspace, "fail")),
+        HOME=str(workspace.folder),
+        PATH=f"{programs}:{os.environ['PATH']}",
+    )
+    assert ended.code == 0, ended.stderr
+    assert {name: cell["verdict_counts"]["fail"] for name, cell in workspace.cells().items()} == {"a": 0, "b": 1}
+    asked = (programs / "pbs" / "asked").read_text().splitlines()
+    assert len(asked) == 4 and all("mem=4000mb -l walltime=120:00" in line for line in asked)

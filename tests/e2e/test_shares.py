@@ -122,3 +122,16 @@ def test_a_share_of_trials_on_several_nodes_is_refused(planned: Workspace) -> No
     ended = planned.snakemake("--cores", "1", "--quiet", "all", "--config", "run_dir=run", "shard=1/2")
     assert ended.code == 2 and "those of b are spread over several" in ended.stderr, ended.stderr
     assert list(planned.folder.glob("run/cells/*/*/*")) == []
+
+
+def test_a_run_can_be_planned_without_running_anything(workspace: Workspace) -> None:
+    """The directory is printed, alone, and taken again by the same command; a share of it can be started."""
+    recipe = workspace.recipe([{"name": "a"}], trials=2)
+    first, second = (workspace.aorta("sweep", "plan", "--recipe", recipe) for _ in range(2))
+    assert (first.code, second.code) == (0, 0), first.stderr
+    run_dir = workspace.only_run()
+    assert first.stdout == second.stdout == f"{run_dir.relative_to(workspace.folder)}\n"
+    assert workspace.trials() == []
+    words = ("--cores", "1", "--quiet", "all", "--config", f"run_dir={first.stdout.strip()}", "shard=2/2")
+    assert workspace.snakemake(*words).code == 0
+    assert [record["trial"] for record in workspace.trials()] == [1]

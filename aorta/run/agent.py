@@ -168,6 +168,7 @@ class _Following(Group):
                     "left_behind": rank.ending.left_behind,
                     "report": rank.raw_report().decode("utf-8", "replace"),
                     "tail": rank.tail(),
+                    "account": rank.account() if rank.ending.cut is not None else None,
                     "clock": time.monotonic(),
                 },
             )

@@ -157,6 +157,10 @@ class Attempt:
             if error is not None:
                 error["stderr_tail"] = first.tail()
                 error["rank"] = first.number if first.place else None
+                if first.ending.cut is not None and error["hint"] is None:
+                    from aorta.run.suspect import silence
+
+                    error["hint"] = silence(first.account())
         else:
             from aorta.run.world import judge_ranks
 

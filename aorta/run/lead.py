@@ -93,6 +93,7 @@ class RemoteRank(Rank):
         self._trouble = trouble
         self._report = Report(b"")
         self._tail: list[str] = []
+        self._account: dict[str, Any] = {}
         self._cpu = 0.0
         self._eager = False
 
@@ -117,6 +118,7 @@ class RemoteRank(Rank):
         report.shift(time.monotonic() - float(ended["clock"]))
         self._report = report
         self._tail = [str(line) for line in ended["tail"]]
+        self._account = dict(ended.get("account") or {})
         self.ending.exit_code = ended["exit"]
         self.ending.peak_rss_bytes = ended["peak_rss_bytes"]
         self.ending.left_behind = list(ended["left_behind"])
@@ -148,6 +150,10 @@ class RemoteRank(Rank):
     def tail(self) -> list[str]:
         """Returns the last lines of its standard error, once it has ended."""
         return self._tail
+
+    def account(self) -> dict[str, Any]:
+        """Returns what its agent saw when it was asked to end."""
+        return {"doing": "unknown", "at": None, "state": None, **self._account}
 
 
 class _Hub:

@@ -71,15 +71,24 @@ class ErrorOutput:
 
     def tail(self) -> list[str]:
         """Returns the last lines of standard error: at most 40, at most 8 KiB, undecodable bytes replaced."""
-        data = bytes(self._ring)
-        if self._log is not None:
-            try:
-                with open(self._log, "rb") as file:
-                    file.seek(max(0, os.fstat(file.fileno()).st_size - _RING_BYTES))
-                    data = file.read(_RING_BYTES)
-            except OSError as error:
-                return [f"(the log {self._log} cannot be read: {error.strerror})"]
-        return tail_lines(data)
+        try:
+            return tail_lines(self._recent())
+        except OSError as error:
+            return [f"(the log {self._log} cannot be read: {error.strerror})"]
+
+    def recent(self) -> str:
+        """Returns the last 64 KiB of standard error, where a stack is whole that the tail cuts; empty if unreadable."""
+        try:
+            return self._recent().decode("utf-8", "replace")
+        except OSError:
+            return ""
+
+    def _recent(self) -> bytes:
+        if self._log is None:
+            return bytes(self._ring)
+        with open(self._log, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _RING_BYTES))
+            return file.read(_RING_BYTES)
 
 
 def tail_lines(data: bytes) -> list[str]:

@@ -109,6 +109,8 @@ class Ending:
         peak_rss_bytes: Largest resident size of the worker or of a child that it waited for, or None.
         left_behind: Processes that even SIGKILL did not end.
         core_dumped: Whether the kernel says that it dumped core.
+        state: The kernel's letter for the worker (``R``, ``S``, ``D``, ``T`` ...) when the engine asked it to end, or
+            None.
     """
 
     def __init__(self, started: float) -> None:
@@ -119,6 +121,7 @@ class Ending:
         self.peak_rss_bytes: int | None = None
         self.left_behind: list[int] = []
         self.core_dumped = False
+        self.state: str | None = None
 
 
 def become_subreaper() -> bool:
@@ -149,8 +152,10 @@ class Worker:
         self.gone = False
 
     def terminate(self) -> None:
-        """Sends SIGTERM to the worker's group."""
+        """Sends SIGTERM to the worker's group, and notes in what state the worker was."""
         if not self.gone:
+            with contextlib.suppress(OSError, IndexError):
+                self.ending.state = self._stat()[0].decode("ascii", "replace")
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGTERM)
 
@@ -162,12 +167,16 @@ class Worker:
             runnable, or in an uninterruptible wait for a disk or a driver. Nothing of either where it cannot be read.
         """
         try:
-            with open(f"/proc/{self.pid}/stat", "rb") as file:
-                fields = file.read().rpartition(b")")[2].split()
+            fields = self._stat()
             used = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
             return used, fields[0] in (b"R", b"D")
         except (OSError, ValueError, IndexError):
             return 0.0, False
+
+    def _stat(self) -> list[bytes]:
+        """Returns the fields of the kernel's line about the worker from its state on."""
+        with open(f"/proc/{self.pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()
 
 
 class Tree:

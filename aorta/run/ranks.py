@@ -92,6 +92,10 @@ class Rank:
         """Returns the last lines of its standard error."""
         raise NotImplementedError
 
+    def account(self) -> dict[str, Any]:
+        """Returns what it did when it was asked to end, as ``aorta.run.suspect.account`` tells it."""
+        raise NotImplementedError
+
 
 class LocalRank(Rank):
     """A rank that this process started.
@@ -150,6 +154,12 @@ class LocalRank(Rank):
     def tail(self) -> list[str]:
         """Returns the last lines of its standard error."""
         return self.output.tail()
+
+    def account(self) -> dict[str, Any]:
+        """Returns what it did when it was asked to end."""
+        from aorta.run import suspect
+
+        return suspect.account(self.output.recent(), self.ending)
 
 
 class Group:

@@ -92,13 +92,19 @@ def _cut(ranks: Sequence[Rank], cut: Sequence[Rank], limit_sec: float | None) ->
     first = cut[0]
     status, error = judge(first.ending, first.report(), limit_sec)
     assert error is not None  # a cut is never "ok"
-    alone = len(cut) < len(ranks)
-    numbers = ", ".join(str(rank.number) for rank in cut[:_TOLD]) + (" ..." if len(cut) > _TOLD else "")
-    subject = f"rank {numbers}" if len(cut) == 1 else f"ranks {numbers}"
-    error["message"] = f"{subject} of {len(ranks)}: {error['message']}"
-    error["rank"] = first.number if alone else None
+    error["message"] = f"{_subject(cut)} of {len(ranks)}: {error['message']}"
+    from aorta.run.suspect import stands_out
+
+    suspect, known = stands_out({rank.number: rank.account() for rank in cut})
+    error["rank"] = first.number if len(cut) == 1 else suspect
+    error["hint"] = "; ".join(filter(None, (known, error["hint"]))) or None
     error["stderr_tail"] = merged_tail(cut)
     return status, error
+
+
+def _subject(ranks: Sequence[Rank]) -> str:
+    numbers = ", ".join(str(rank.number) for rank in ranks[:_TOLD]) + (" ..." if len(ranks) > _TOLD else "")
+    return f"rank {numbers}" if len(ranks) == 1 else f"ranks {numbers}"
 
 
 def merged_tail(ranks: Sequence[Rank]) -> list[str]:

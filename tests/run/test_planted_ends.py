@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -67,6 +68,8 @@ def test_a_rank_that_hangs_ends_the_race_trial_at_its_limit(trial: Runner) -> No
     assert (record["exit_status"], record["verdict"], error["type"]) == ("timed_out", "error", "timeout")
     assert error["message"].startswith(f"ranks 0, 1 of 2: the time limit of {limit:g} s")
     assert "during run()" in error["message"]
+    assert error["rank"] == 1
+    assert re.fullmatch(r"rank 1 is in _hang \(workloads/inject\.py:\d+\); rank 0 waits in a collective", error["hint"])
     assert limit <= record["wall_clock_sec"] < limit + 5.0
     of_rank = [[line for line in error["stderr_tail"] if line.startswith(f"[rank {rank}]")] for rank in (0, 1)]
     assert any("planted fault: hang_rank (inject[0]): rank 1, step 2" in line for line in of_rank[1])

@@ -105,6 +105,23 @@ def test_the_time_limit_ends_all_ranks_and_shows_where_each_was(trial: Runner, t
     assert not any(alive(pid) for pid in everybody(tmp_path))
 
 
+def test_a_stopped_rank_is_named_at_the_time_limit(trial: Runner, tmp_path: Path) -> None:
+    """A process that SIGSTOP holds cannot show its stack; the record says that instead, and whose it is."""
+    config = {"folder": str(tmp_path), "rank": 1, "end": "stop"}
+    error = run_ranks(trial, "EndsOn", workload_config=config, trial_timeout_sec=1.5)["error"]
+    assert error["message"].startswith("ranks 0, 1 of 2: the time limit of 1.5 s")
+    assert error["rank"] == 1
+    assert error["hint"].startswith("rank 1 did not answer: it was stopped (SIGSTOP) and left no stack")
+
+
+def test_ranks_that_all_ignore_the_request_for_their_stack_are_not_told_apart(trial: Runner, tmp_path: Path) -> None:
+    """Each is said to have been silent, and none is named."""
+    config = {"folder": str(tmp_path), "rank": 1, "end": "hang", "stubborn": True}
+    error = run_ranks(trial, "EndsOn", workload_config=config, trial_timeout_sec=1.5)["error"]
+    assert error["rank"] is None
+    assert error["hint"].count("did not answer when asked for its stack") == 2
+
+
 def test_the_death_is_the_cause_and_the_exception_after_it_is_not(trial: Runner, tmp_path: Path) -> None:
     """A rank that notices its peer's death does not take the blame, whoever is seen first."""
     error = run_ranks(trial, "EndsTogether", workload_config={"folder": str(tmp_path)})["error"]

@@ -32,3 +32,8 @@ def shortened(text: str, width: int) -> str:
     printable = "".join(character if character.isprintable() else "?" for character in line)
     cut = len(printable) > width or len(text) > 4 * width
     return f"{printable[: width - 3]}..." if cut else printable
+
+
+def plural(number: int, noun: str) -> str:
+    """Returns ``1 trial``, ``2 trials``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from aorta.cli import options
+
 if TYPE_CHECKING:
     from aorta.probe.bundle import Bundle
 
@@ -16,18 +18,18 @@ class _Refused(click.ClickException):
 
 
 @click.command()
-@click.argument("run_dir", type=click.Path(path_type=Path))
+@click.argument("run_dir", type=options.FilledPath(path_type=Path))
 @click.option("--ticket", metavar="NAME", help="The ticket that the bundle is for [default: the run's].")
 @click.option("--review", is_flag=True, help="Show what would be packed and what taken out; write nothing.")
 @click.option(
     "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=options.FilledPath(dir_okay=False, path_type=Path),
     metavar="FILE",
     help="The new file [default: TICKET.tar.gz, or TICKET-RUN.tar.gz, here].",
 )
 @click.option(
     "--redaction-from",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=options.FilledPath(exists=True, dir_okay=False, path_type=Path),
     metavar="RECIPE",
     help="Take the redaction: block of this recipe [default: the run's own recipe].",
 )

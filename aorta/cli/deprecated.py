@@ -17,7 +17,8 @@ def _alias(name: str, command: click.Command, old: str, new: str) -> click.Comma
         click.echo(f"aorta: notice: {old!r} is deprecated; use {new!r}", err=True)
         return click.get_current_context().invoke(_callback_of(command), *args, **kwargs)
 
-    return click.Command(
+    # Of the same class, which parses alike.
+    return type(command)(
         name,
         params=list(command.params),
         callback=callback,

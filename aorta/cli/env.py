@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from aorta._jsonio import write_json_through
+from aorta.cli import options
 from aorta.instrumentation import collect_env
 from aorta.instrumentation._view import (
     UnknownFieldError,
@@ -16,13 +17,6 @@ from aorta.instrumentation._view import (
     render_summary,
     render_value,
 )
-
-
-def _not_empty(context: click.Context, parameter: click.Parameter, value: str | None) -> Path | None:
-    """Refuses the empty name, as of an unset shell variable: as a path it would be the current folder."""
-    if value == "":
-        raise click.BadParameter("is empty; name a file", context, parameter)
-    return None if value is None else Path(value)
 
 
 @click.group("env")
@@ -37,7 +31,10 @@ def env() -> None:
 
 @env.command("probe")
 @click.option(
-    "-o", "--output", type=click.Path(dir_okay=False), callback=_not_empty, help="Write the snapshot to a file."
+    "-o",
+    "--output",
+    type=options.FilledPath(dir_okay=False, path_type=Path),
+    help="Write the snapshot to a file.",
 )
 @click.option("--summary", is_flag=True, help="Print a table of one line a block.")
 @click.option("--field", metavar="DOTTED.PATH", help="Print one value, such as pytorch.version.")

@@ -75,7 +75,12 @@ def list_workloads(as_json: bool) -> None:
 
 
 _file = click.option(
-    "--file", "files", multiple=True, metavar="SIDECAR", help="A JSON sidecar to include; may be repeated."
+    "--file",
+    "files",
+    multiple=True,
+    type=options.FilledPath(),
+    metavar="SIDECAR",
+    help="A JSON sidecar to include; may be repeated.",
 )
 
 

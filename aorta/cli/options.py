@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,10 +13,51 @@ from click.core import ParameterSource
 
 Command = Callable[..., Any]
 
+
+class TakesCommand(click.Command):
+    """A command whose argument COMMAND must follow ``--``.
+
+    Without it, options of the user's command that have a name of aorta's would be taken for aorta's own, and another
+    command than the user's would be judged.
+    """
+
+    allow_interspersed_args = False
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parses as click does.
+
+        Raises:
+            click.UsageError: Words that belong to no option do not follow ``--``.
+        """
+        given = list(args)
+        rest = super().parse_args(ctx, args)
+        words = list(ctx.params.get("command") or ())
+        own = given[: len(given) - len(words)]
+        if words and own[-1:] != ["--"] and not ctx.resilient_parsing:
+            form = shlex.join([*ctx.command_path.split(), *own, "--", *words])
+            raise click.UsageError(f"{words[0]!r} belongs to no option; a command to run goes after --, as in: {form}")
+        return rest
+
+
+class FilledPath(click.Path):
+    """A path that is not empty: pathlib takes an empty one for the folder that we are in."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Returns the path.
+
+        Raises:
+            click.BadParameter: It is empty.
+        """
+        if os.fspath(value) == "":
+            self.fail("is empty; name a path", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 mitigations_file = click.option(
     "--mitigations-file",
     "mitigations_files",
     multiple=True,
+    type=FilledPath(),
     metavar="FILE",
     help="A JSON sidecar of mitigations and environments that may be named; may be repeated.",
 )

@@ -10,7 +10,7 @@ import click
 from aorta.cli import options
 
 
-@click.command()
+@click.command(cls=options.TakesCommand)
 @options.what_to_run
 @click.option(
     "--shards",
@@ -49,7 +49,7 @@ def submit(context: click.Context, /, **given: Any) -> None:
     The same command continues: it follows shares that are in the queue, and submits only those that lack trials.
     Ctrl-C cancels them; after any other end of this command they go on.
 
-    COMMAND, after --, is what a recipe of mode: probe runs.
+    COMMAND, always after --, is what a recipe of mode: probe runs.
 
     \b
     Examples:

@@ -24,7 +24,7 @@ def sweep() -> None:
     """
 
 
-@sweep.command()
+@sweep.command(cls=options.TakesCommand)
 @options.what_to_run
 @click.option("--jobs", "-j", type=click.IntRange(min=1), metavar="N", help="At most N jobs at once [default: cores].")
 @options.devices
@@ -60,8 +60,8 @@ def run(context: click.Context, /, **given: Any) -> None:
     Without --recipe, flags make the recipe: --workload, --trials and --steps, the two axes, and the options beside
     them. It is checked, run and resumed like one from a file.
 
-    COMMAND, after --, is what a recipe of mode: probe runs under each of its cells' variables, where this command was
-    started; its results lie in OUTPUT/TICKET/CELL/trial_N/.
+    COMMAND, always after --, is what a recipe of mode: probe runs under each of its cells' variables, where this
+    command was started; its results lie in OUTPUT/TICKET/CELL/trial_N/.
 
     \b
     Examples:
@@ -89,8 +89,8 @@ def run(context: click.Context, /, **given: Any) -> None:
 
 
 @sweep.command()
-@click.argument("run_a", type=click.Path(path_type=Path))
-@click.argument("run_b", type=click.Path(path_type=Path))
+@click.argument("run_a", type=options.FilledPath(path_type=Path))
+@click.argument("run_b", type=options.FilledPath(path_type=Path))
 @options.as_json
 def diff(run_a: Path, run_b: Path, as_json: bool) -> None:
     """Say what differs between two runs: variables, environments, settings, snapshots, and rates.
@@ -112,7 +112,7 @@ def diff(run_a: Path, run_b: Path, as_json: bool) -> None:
 
 
 @sweep.command()
-@click.argument("run_dir", type=click.Path(path_type=Path), metavar="RUN_DIR")
+@click.argument("run_dir", type=options.FilledPath(path_type=Path), metavar="RUN_DIR")
 def report(run_dir: Path) -> None:
     """Rebuild the reports of a run from what is on disk, at any moment.
 
@@ -130,7 +130,7 @@ def report(run_dir: Path) -> None:
 
 
 @sweep.command()
-@click.argument("run_dir", type=click.Path(path_type=Path), metavar="RUN_DIR")
+@click.argument("run_dir", type=options.FilledPath(path_type=Path), metavar="RUN_DIR")
 @options.as_json
 def status(run_dir: Path, as_json: bool) -> None:
     """Show which trials of a run are done, running (where, since when), failed or missing, and the time left.

@@ -30,7 +30,7 @@ from aorta.plan.overlay import overlay_values
 from aorta.plan.paths import RunLayout
 from aorta.plan.rundir import RunChoice, RunDirError, choose_run, materialise
 from aorta.recipe.flags import SOURCE, MatrixFlags
-from aorta.text import columns, shortened
+from aorta.text import columns, plural, shortened
 
 COMPLETE, INCOMPLETE, BAD_INPUT = 0, 1, 2
 
@@ -149,6 +149,7 @@ def exit_code(matrix: Mapping[str, Any], *, strict: bool) -> int:
 def summary(matrix: Mapping[str, Any]) -> list[str]:
     """Returns the closing lines of a sweep: which cells fail, errored or are incomplete, and why."""
     from aorta.matrix.notes import suspicion
+    from aorta.matrix.text import capped
 
     lines = []
     for cell in matrix["cells"]:
@@ -157,19 +158,22 @@ def summary(matrix: Mapping[str, Any]) -> list[str]:
         if not any(found.values()):
             continue
         told = ", ".join(f"{number} {word}" for word, number in found.items() if number)
-        lines.append(f"{cell['name']}: {told} of {cell['trials']} trials{_stopped(cell)}")
+        lines.append(f"{cell['name']}: {told} of {plural(cell['trials'], 'trial')}{_stopped(cell)}")
         reasons = [
             f"{entry['message']} ({entry['hint']})" if entry["hint"] else entry["message"]
             for entry in cell["error_summary"]
         ]
         reasons += [entry["hint"] for entry in cell["failure_hints"]]
-        lines += [f"  {shortened(reason, 160)}" for reason in reasons[:3]]
+        lines += [f"  {shortened(reason, 160)}" for reason in capped(reasons, 3)]
     if matrix["complete"] and not lines:
-        lines.append(f"all {sum(cell['trials_counted'] for cell in matrix['cells'])} trials passed")
+        passed = sum(cell["trials_counted"] for cell in matrix["cells"])
+        lines.append("the trial passed" if passed == 1 else f"all {passed} trials passed")
     lines += [suspicion(node, matrix["nodes"]) for node in matrix["nodes"] if node["suspect"]]
     if not matrix["complete"]:
         missing = matrix["trials_expected"] - matrix["trials_present"]
-        lines.append(f"INCOMPLETE: {missing} of {matrix['trials_expected']} trials missing; run the same command again")
+        lines.append(
+            f"INCOMPLETE: {missing} of {plural(matrix['trials_expected'], 'trial')} missing; run the same command again"
+        )
     return lines
 
 
@@ -282,7 +286,7 @@ def _dry_run_lines(plan: Plan, choice: RunChoice) -> list[str]:
         *workload,
         ["baseline", f"{plan.confound['baseline_cell']} (threshold {plan.confound['threshold']:g})"],
         ["run", f"{choice.run_dir} ({choice.state})"],
-        ["trials", f"{plan.trial_count} in {len(plan.cells)} cells"],
+        ["trials", f"{plan.trial_count} in {plural(len(plan.cells), 'cell')}"],
     ]
     table = [["cell", "mitigations", "environment", "trials", "steps", "variables"]]
     for request in requests:

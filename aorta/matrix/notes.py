@@ -10,7 +10,8 @@ from typing import Any
 from aorta.matrix import confound
 from aorta.matrix.aggregate import Matrix
 from aorta.matrix.environments import with_images
-from aorta.matrix.text import cells_named, joined, p_value, plural
+from aorta.matrix.text import cells_named, joined, p_value
+from aorta.text import plural
 
 _TESTS = {
     "combined_exact_tails": "exact tails of both, which hold for cells that stop after some events",

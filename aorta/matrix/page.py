@@ -25,10 +25,10 @@ from aorta.matrix.text import (
     joined,
     one_line,
     percent,
-    plural,
     ranges,
     with_short_lists,
 )
+from aorta.text import plural
 
 _LONGEST_LINE = 320
 _LONGEST_VALUE = 32

@@ -86,11 +86,6 @@ def ranges(numbers: Iterable[int]) -> str:
     return joined([str(first) if first == last else f"{first}-{last}" for first, last in runs])
 
 
-def plural(number: int, noun: str) -> str:
-    """Returns ``1 trial``, ``2 trials``."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
 def percent(share: float | None) -> str:
     """Returns a share as a percentage that is never rounded to 0% or 100% unless it is that."""
     if share is None:

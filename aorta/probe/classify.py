@@ -135,7 +135,7 @@ def _judge_end(observation: Observation, settings: ProbeSettings, result: Classi
     if observation.was_cut or not code:
         return
     if code in _NOT_STARTED:
-        fire("exec_failed", {"excerpt": f"exit code {code}: a shell could not start a command", "exit_code": code})
+        fire("exec_failed", {"excerpt": f"a shell could not start a command (exit code {code})", "exit_code": code})
         return
     fire("exit_nonzero", {"excerpt": _exit_text(code), "exit_code": code})
     # A shell ends with 128 + n when its command died of signal n.

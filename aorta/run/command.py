@@ -17,6 +17,7 @@ from aorta.plan.paths import safe_name
 from aorta.recipe.errors import RecipeError, RecipeSchemaError
 from aorta.recipe.flags import MATRIX_NAMES, SOURCE, read_config, read_variables, split_items
 from aorta.run.trials import RunError, RunRequest, TrialResult, plan_request, run_plan
+from aorta.text import plural
 
 ALL_PASSED, NOT_ALL_PASSED = 0, 1
 
@@ -72,7 +73,7 @@ def summary(results: Sequence[TrialResult], trials: int, folder: Path) -> str:
     counts = {"failed": "fail", "errored": "error", "missing": "missing"}
     others = [f"{verdicts.count(verdict)} {word}" for word, verdict in counts.items() if verdict in verdicts]
     times = [time for result in results if result.result is not None for time in result.result.step_times_ms]
-    passed = f"{verdicts.count('pass')} of {trials} trials passed"
+    passed = f"{verdicts.count('pass')} of {plural(trials, 'trial')} passed"
     mean = [f"mean step {sum(times) / len(times):.4g} ms"] if times else []
     return f"{', '.join([passed, *others, *mean])}: {folder}"
 

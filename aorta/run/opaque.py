@@ -280,7 +280,9 @@ def _judge(
         return ("ok" if found.verdict == "pass" else "workload_failed"), None
     code = observation.exit_code
     if "exec_failed" in found.error_detectors_fired:
-        message = f"the command could not be started: {found.capture['exec_failed']}"
+        # With an exit code it did start, and is the shell that says so.
+        seen = found.capture["exec_failed"]["excerpt"]
+        message = seen if code is not None else f"the command could not be started: {seen}"
         return "workload_setup_failed", record.error_entry("process", "exec", message, exit_code=code)
     if observation.timed_out:
         message = f"the time limit of {limit_sec:g} s (timeout_per_trial) was reached"

@@ -71,6 +71,27 @@ def test_a_trailing_command_is_refused(aorta: Aorta, words: tuple[str, ...]) -> 
 
 
 @pytest.mark.parametrize(
+    "words", [("sweep", "run"), ("probe",), ("triage", "run"), ("sweep", "submit", "--shards", "2")]
+)
+@pytest.mark.parametrize("command", ["bash h.sh --fresh", "bash h.sh --steps 100", "echo hi", "bash h.sh -- --fresh"])
+def test_a_command_without_dashes_is_refused(aorta: Aorta, words: tuple[str, ...], command: str) -> None:
+    """Its options would be taken for aorta's; the right form is shown."""
+    ended = aorta(*words, "--recipe", PROBE, "--dry-run", *command.split())
+    assert ended.exit_code == 2
+    first = command.split()[0]
+    assert f"Error: '{first}' belongs to no option; a command to run goes after --, as in: " in ended.stderr
+    assert f"{' '.join(words)} --recipe {PROBE} --dry-run -- {command}\n" in ended.stderr
+
+
+@pytest.mark.parametrize("words", [("sweep", "run"), ("probe",), ("triage", "run")])
+def test_a_command_after_dashes_keeps_its_words(aorta: Aorta, words: tuple[str, ...]) -> None:
+    """Those that have a name of aorta's too, and a second pair of dashes."""
+    ended = aorta(*words, "--recipe", PROBE, "--dry-run", "--", "bash", "h.sh", "--fresh", "--", "--json")
+    assert ended.exit_code == 0, ended.stderr
+    assert "bash h.sh --fresh -- --json" in ended.stdout
+
+
+@pytest.mark.parametrize(
     ("flag", "remedy"),
     [
         (("--trial-timeout", "5"), "trial_timeout: not for a recipe that wraps a command"),
@@ -115,3 +136,30 @@ def test_old_names_do_the_same_after_one_line(aorta: Aorta, old: tuple[str, ...]
     assert [line for line in before.stdout.splitlines() if not line.startswith("run ")] == [
         line for line in after.stdout.splitlines() if not line.startswith("run ")
     ]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("mitigations", "list", "--file"),
+        ("environments", "list", "--file"),
+        ("sweep", "list-mitigations", "--mitigations-file"),
+        ("sweep", "run", "--recipe", RECIPE, "--dry-run", "--mitigations-file"),
+        ("sweep", "status"),
+        ("sweep", "report"),
+        ("sweep", "diff", "x"),
+        ("bundle",),
+        ("bundle", "x", "--output"),
+    ],
+)
+def test_an_empty_path_is_refused(aorta: Aorta, words: tuple[str, ...]) -> None:
+    """As of an unset shell variable; it would be taken for the folder that we are in."""
+    ended = aorta(*words, "")
+    assert ended.exit_code == 2
+    assert "is empty; name a path" in ended.stderr
+
+
+def test_one_cell_is_said_as_one(aorta: Aorta) -> None:
+    """Numbers and nouns agree."""
+    words = ("sweep", "run", "--mode", "matrix", "--workload", "gpu_smoke", "--trials", "1", "--steps", "1")
+    assert "1 in 1 cell\n" in aorta(*words, "--dry-run").stdout

@@ -112,6 +112,24 @@ def test_a_bad_end_is_named(workspace: Workspace, command: list[str], verdict: s
     assert matrix(workspace)["cells"][0]["verdict_counts"][verdict] == 1
 
 
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (["bash", "-c", "no-such-program-anywhere"], "a shell could not start a command (exit code 127)"),
+        (["bash", "-c", "/etc/passwd"], "a shell could not start a command (exit code 126)"),
+        (["no-such-program-anywhere"], "the command could not be started: [Errno 2] No such file or directory"),
+    ],
+)
+def test_a_command_that_did_not_start_is_told_in_words(workspace: Workspace, command: list[str], told: str) -> None:
+    """Whether it was the command itself or one in it: true, and fit for a person."""
+    ended = probe(workspace, *command)
+    assert ended.code == 0, ended.stderr
+    message = record(workspace)["error"]["message"]
+    assert message.startswith(told)
+    assert "{" not in message
+    assert told in ended.stdout
+
+
 def test_a_command_that_hangs_is_ended_with_all_its_processes(workspace: Workspace) -> None:
     """No output and no I/O for the window: the command and what it started are killed, and the run fails."""
     script = "sleep 3600 & echo $! > child; wait"

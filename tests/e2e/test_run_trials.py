@@ -64,7 +64,7 @@ def test_a_trial_that_does_not_pass_ends_with_1(workspace: Workspace) -> None:
             "run", "--workload", "chaos", "--steps", "1", "--output", end, "--workload-config", f"end={end}"
         )
         assert ended.code == 1
-        assert ended.stdout.startswith(f"0 of 1 trials passed, {told}")
+        assert ended.stdout.startswith(f"0 of 1 trial passed, {told}")
         assert len(records(workspace.folder / end / "chaos")) == 1
 
 
@@ -141,7 +141,7 @@ except RunError as error:
     assert ended.stdout.startswith("0 trial 0 left no record: its supervisor ended with status -9"), ended.stderr
     command = ["run", "--workload", "chaos", "--steps", "1", "--output", "cli"]
     ended = workspace.aorta(*command, "--workload-config", "end=marker", "--workload-config", "marker=none")
-    assert (ended.code, ended.stdout) == (1, "0 of 1 trials passed, 1 missing: cli/chaos\n")
+    assert (ended.code, ended.stdout) == (1, "0 of 1 trial passed, 1 missing: cli/chaos\n")
 
 
 def test_ranks_of_a_distributed_workload(workspace: Workspace) -> None:

@@ -95,7 +95,7 @@ def test_an_empty_name_is_refused() -> None:
     """As a path it would be the current folder."""
     result = probe("-o", "")
     assert result.exit_code == 2
-    assert "is empty; name a file" in result.stderr
+    assert "is empty; name a path" in result.stderr
 
 
 def test_one_field() -> None:

@@ -16,7 +16,7 @@ from torch import nn
 
 from aorta.instrumentation.layer_numerics import stats
 from aorta.instrumentation.layer_numerics.session import Session
-from aorta.instrumentation.layer_numerics.spec import Follow, Scope, Spec, Watch, read_spec
+from aorta.instrumentation.layer_numerics.spec import Follow, Scope, Spec, Watch
 from aorta.instrumentation.layer_numerics.stats import FIELDS, first_bad_index, measure, merge, to_host
 
 ALL_TENSORS = Watch(tensors=("input", "output", "weight", "bias", "igrad", "grad"))
@@ -192,6 +192,16 @@ def test_a_bad_step_brings_the_steps_before_it(logged: Callable[..., Logged]) ->
     assert summary["first_bad"]["step"] == 6
 
 
+def test_only_the_steps_right_before_a_bad_one_are_brought(logged: Callable[..., Logged]) -> None:
+    """Whether they are in the sample, and so in the log already, or not."""
+    run = logged(sample_every=2, pre_context=1)
+    for _ in range(3):
+        run.step()
+    run.step(plant_nan)
+    rows, _ = run.close()
+    assert list(dict.fromkeys(row["step"] for row in rows)) == [0, 2, 3]
+
+
 def test_accumulated_gradients_are_one_step(logged: Callable[..., Logged]) -> None:
     """The update ends a step, however many passes there are; their values are joined."""
     run = logged(watch=(Watch(tensors=("output",)),))
@@ -355,50 +365,6 @@ def test_a_fault_of_the_log_is_no_fault_of_the_run(
     assert run.warnings == summary["warnings"] == ["after_forward: RuntimeError: no such kernel"]
 
 
-@pytest.mark.parametrize(
-    ("text", "warning"),
-    [
-        ("{", "NANLOG_SPEC: Expecting property name"),
-        ("[]", "NANLOG_SPEC: must be a JSON object"),
-        ('{"sample_every": 0}', "NANLOG_SPEC.sample_every: must be a whole number"),
-        ('{"wacht": []}', "NANLOG_SPEC.wacht: is not known here"),
-        ('{"watch": [{"tensors": ["ouput"]}]}', "NANLOG_SPEC.watch[0].tensors: must be a list of input"),
-        ('{"watch": 3}', "NANLOG_SPEC.watch: must be a list"),
-        ('{"watch": [3]}', "NANLOG_SPEC.watch[0]: must be an object"),
-        ('{"follow": [{"at": "stage"}]}', "NANLOG_SPEC.follow[0].tensor: must be the name"),
-        ('{"follow": [{"tensor": "x", "bounds": 3}]}', "NANLOG_SPEC.follow[0].bounds: must be a list"),
-        ('{"diagnostics": ["dump"]}', "NANLOG_SPEC.diagnostics: must be a list of addr"),
-    ],
-)
-def test_a_wrong_spec_warns(text: str, warning: str) -> None:
-    """By its place, once; the rest holds."""
-    warnings: list[str] = []
-    spec = read_spec(None, {"NANLOG_SPEC": text}, warnings.append)
-    assert len(warnings) == 1 and warnings[0].startswith(warning)
-    assert spec.sample_every == 1
-
-
-def test_sources_have_an_order(tmp_path: Path) -> None:
-    """--config, NANLOG_SPEC_FILE, NANLOG_SPEC, flat variables; NANLOG_DIR goes with each."""
-    for name, value in (("a", 2), ("b", 3)):
-        (tmp_path / name).write_text(json.dumps({"sample_every": value}))
-    env = {
-        "NANLOG_SPEC_FILE": str(tmp_path / "b"),
-        "NANLOG_SPEC": '{"sample_every": 4}',
-        "NANLOG_SAMPLE_EVERY": "5",
-        "NANLOG_WATCH_NAMES": "layers.*, head",
-        "NANLOG_DIR": "there",
-    }
-    found = [read_spec(str(tmp_path / "a"), env, pytest.fail)]
-    for name in ("NANLOG_SPEC_FILE", "NANLOG_SPEC"):
-        found.append(read_spec(None, env, pytest.fail))
-        del env[name]
-    found.append(read_spec(None, env, pytest.fail))
-    assert [spec.sample_every for spec in found] == [2, 3, 4, 5]
-    assert {spec.folder for spec in found} == {"there"}
-    assert found[-1].watch[0].scope.names == ("layers.*", "head")
-
-
 SCRIPT = """
 import sys
 import torch
@@ -431,6 +397,14 @@ def test_any_script_is_measured_without_an_edit(tmp_path: Path, spec: str, warne
     summary = json.loads((tmp_path / "out" / "summary_rank3.json").read_text())
     assert (summary["first_bad"]["step"], summary["first_bad"]["layer"]) == (2, "0")
     assert (tmp_path / "out" / "layers_rank3.jsonl").stat().st_size > 0
+
+
+def test_a_summary_of_before_is_replaced_at_once(logged: Callable[..., Logged], tmp_path: Path) -> None:
+    """A run that is killed early leaves no other run's result."""
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log" / "summary_rank0.json").write_text('{"first_bad": {"step": 7}}')
+    logged()
+    assert json.loads((tmp_path / "log" / "summary_rank0.json").read_text())["first_bad"] is None
 
 
 def test_a_missing_script_is_refused() -> None:

@@ -20,13 +20,26 @@ def _warn(message: str) -> None:
     print(f"layer_numerics: {message}", file=sys.stderr)
 
 
+def _rank(warn: Callable[[str], None]) -> int:
+    rank = os.environ.get("RANK") or "0"
+    if rank.isascii() and rank.isdigit():
+        return int(rank)
+    warn(f"RANK: must be a whole number, not {rank!r:.60}; the files are named as those of rank 0")
+    return 0
+
+
 def _started(config: str | None) -> Callable[[], None] | None:
     """Starts measuring; returns what ends it, or None where it cannot be done."""
     try:
         from aorta.instrumentation.layer_numerics.session import Session
 
-        rank = os.environ.get("RANK", "0")
-        session = Session(read_spec(config, os.environ, _warn), int(rank) if rank.isdigit() else 0, _warn)
+        told: list[str] = []
+
+        def tell(message: str) -> None:
+            told.append(message)
+            _warn(message)
+
+        session = Session(read_spec(config, os.environ, tell), _rank(tell), _warn, told)
     except Exception as error:
         _warn(f"nothing is measured: {type(error).__name__}: {error}")
         return None

@@ -34,7 +34,8 @@ class Log:
         self._summary_path = os.path.join(folder, f"summary_rank{rank}.json")
         self._file: IO[str] = open(os.path.join(folder, f"layers_rank{rank}.jsonl"), "w", encoding="utf-8")  # noqa: SIM115
         self._sample_every = sample_every
-        self._before: collections.deque[list[Row]] = collections.deque(maxlen=pre_context)
+        self._pre_context = pre_context
+        self._before: collections.deque[tuple[int, list[Row]]] = collections.deque(maxlen=pre_context)
         self._summary: dict[str, Any] = {
             "schema_version": "1.0",
             "rank": rank,
@@ -45,6 +46,8 @@ class Log:
             "totals": dict.fromkeys(("nan_count", "inf_count", "huge_count", "oob_count"), 0),
             "warnings": [],
         }
+        # What an earlier run left in the folder would be read as this one's.
+        self.write_summary()
 
     @property
     def has_bad(self) -> bool:
@@ -52,9 +55,14 @@ class Log:
         return self._summary["first_bad"] is not None
 
     def warn(self, message: str) -> None:
-        """Keeps a warning in the summary; of many only the first hundred."""
+        """Keeps a warning in the summary, which is written; of many only the first hundred.
+
+        Raises:
+            OSError: It cannot be written.
+        """
         if len(self._summary["warnings"]) < 100:
             self._summary["warnings"].append(message)
+            self.write_summary()
 
     def add_step(self, step: int, rows: list[Row]) -> None:
         """Takes the measurements of a step, in the order in which they were made.
@@ -81,12 +89,15 @@ class Log:
                     }
                     news = True
         if bad:
+            # Steps in between may have been written already, or have had nothing to measure.
             while self._before:
-                self._write(self._before.popleft())
+                earlier, waiting = self._before.popleft()
+                if earlier >= step - self._pre_context:
+                    self._write(waiting)
         if bad or step % self._sample_every == 0:
             self._write(rows)
         else:
-            self._before.append(rows)
+            self._before.append((step, rows))
         # A run may be killed before it can say anything.
         if news:
             self.write_summary()

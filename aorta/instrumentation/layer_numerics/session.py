@@ -6,10 +6,11 @@ which leave the graph alone, and whatever goes wrong is warned about once and th
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -51,15 +52,18 @@ class Session:
         spec: What to measure.
         rank: This process's rank.
         warn: Told, once each, what cannot be measured.
+        told: What was told already, of the specification; the summary has it too.
 
     Raises:
         OSError: The log cannot be made.
     """
 
-    def __init__(self, spec: Spec, rank: int, warn: Warn) -> None:
+    def __init__(self, spec: Spec, rank: int, warn: Warn, told: Sequence[str] = ()) -> None:
         self._spec = spec
-        self._said: set[str] = set()
+        self._said: set[str] = set(told)
         self._log = Log(spec.folder, rank, spec.sample_every, spec.pre_context)
+        for message in told:
+            self._log.warn(message)
         self._tell = warn
         self._folder, self._rank = spec.folder, rank
         self._layers: weakref.WeakKeyDictionary[torch.nn.Module, _Layer] = weakref.WeakKeyDictionary()
@@ -94,8 +98,10 @@ class Session:
     def _warn(self, message: str) -> None:
         if message not in self._said:
             self._said.add(message)
-            self._log.warn(message)
             self._tell(message)
+            # A full disk is no reason to end the run; close() says so.
+            with contextlib.suppress(OSError):
+                self._log.warn(message)
 
     def _guarded(self, function: Callable[..., None]) -> Callable[..., None]:
         def guarded(*args: Any) -> None:

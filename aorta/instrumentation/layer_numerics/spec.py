@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import fnmatch
 import json
+import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
+
+from aorta.registry.names import did_you_mean
 
 TENSORS: tuple[str, ...] = ("input", "output", "weight", "bias", "igrad", "grad")
 """What of a layer can be watched; ``igrad`` is its input's gradient, ``grad`` that of its own parameters."""
@@ -123,7 +127,7 @@ def read_spec(config: str | None, env: Mapping[str, str], warn: Warn) -> Spec:
         elif env.get("NANLOG_SPEC"):
             text = env["NANLOG_SPEC"]
         else:
-            return _build(_flat(env), folder, "NANLOG", warn)
+            return _build(_flat(env, warn), folder, "", warn)
         data = json.loads(text)
     except (OSError, ValueError, RecursionError) as error:
         warn(f"{source}: {error}; the defaults are measured")
@@ -134,32 +138,44 @@ def read_spec(config: str | None, env: Mapping[str, str], warn: Warn) -> Spec:
     return _build(data, folder, source, warn)
 
 
-def _flat(env: Mapping[str, str]) -> dict[str, Any]:
+def _flat(env: Mapping[str, str], warn: Warn) -> dict[str, Any]:
     data: dict[str, Any] = {}
     if env.get("NANLOG_WATCH_NAMES"):
         names = [name.strip() for name in env["NANLOG_WATCH_NAMES"].split(",") if name.strip()]
-        data["watch"] = [{"scope": {"names": names}}]
+        if names:
+            data["watch"] = [{"scope": {"names": names}}]
+        else:
+            warn(f"NANLOG_WATCH_NAMES: must be globs of layers, not {env['NANLOG_WATCH_NAMES']!r:.60}; left out")
     for key in ("sample_every", "pre_context"):
         value = env.get(f"NANLOG_{key.upper()}")
         if value:
-            data[key] = int(value) if value.isascii() and value.isdigit() else value
+            data[key] = int(value) if value.isascii() and value.isdigit() and len(value) < 20 else value
     return data
 
 
 class _Reader:
-    """Takes values out of a mapping; what is wrong is warned about and replaced by the default."""
+    """Takes values out of a mapping; what is wrong is warned about and replaced by the default.
 
-    def __init__(self, data: Any, place: str, warn: Warn, known: tuple[str, ...]) -> None:
-        self.place, self.warn = place, warn
-        self.data: dict[str, Any] = data if isinstance(data, dict) else {}
-        if not isinstance(data, dict):
-            warn(f"{place}: must be an object, not {data!r:.60}; left out")
+    Args:
+        data: The mapping.
+        place: Where it stands; nothing for the flat variables.
+        warn: Told what is wrong.
+        known: The keys that it may have.
+    """
+
+    def __init__(self, data: dict[str, Any], place: str, warn: Warn, known: tuple[str, ...]) -> None:
+        self.data, self.place, self.warn = data, place, warn
         for key in self.data:
             if key not in known:
-                warn(f"{place}.{key}: is not known here; left out. There are: {', '.join(known)}")
+                near = did_you_mean(key, known)
+                warn(f"{self.at(key)}: is not known here{near}; left out. There are: {', '.join(known)}")
+
+    def at(self, key: str) -> str:
+        """Returns the place of a key, as warnings name it."""
+        return f"{self.place}.{key}" if self.place else f"NANLOG_{key.upper()}"
 
     def wrong(self, key: str, wanted: str) -> None:
-        self.warn(f"{self.place}.{key}: must be {wanted}, not {self.data[key]!r:.60}; left out")
+        self.warn(f"{self.at(key)}: must be {wanted}, not {self.data[key]!r:.60}; left out")
 
     def whole(self, key: str, least: int, most: int, default: int) -> int:
         value = self.data.get(key, default)
@@ -170,7 +186,7 @@ class _Reader:
 
     def number(self, key: str, default: float) -> float:
         value = self.data.get(key, default)
-        if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
+        if _is_number(value) and value > 0:
             return float(value)
         self.wrong(key, "a number above 0")
         return default
@@ -183,11 +199,20 @@ class _Reader:
         return default
 
     def names(self, key: str, choices: tuple[str, ...] | None, default: tuple[str, ...]) -> tuple[str, ...]:
+        """Returns the names in a list, without those that are wrong; the default if none is right."""
         value = self.data.get(key, list(default))
-        if isinstance(value, list) and all(isinstance(one, str) and (not choices or one in choices) for one in value):
-            return tuple(value)
-        self.wrong(key, f"a list of {', '.join(choices) if choices else 'names'}")
-        return default
+        if not isinstance(value, list):
+            self.wrong(key, f"a list of {', '.join(choices) if choices else 'names'}")
+            return default
+        kept = []
+        for index, one in enumerate(value):
+            if isinstance(one, str) and (not choices or one in choices):
+                kept.append(one)
+                continue
+            wanted = f"one of {', '.join(choices)}" if choices else "a name"
+            near = did_you_mean(one, choices or ()) if isinstance(one, str) else ""
+            self.warn(f"{self.at(key)}[{index}]: must be {wanted}, not {one!r:.60}{near}; left out")
+        return tuple(kept) if kept or not value else default
 
     def items(self, key: str) -> list[tuple[str, Any]]:
         value = self.data.get(key, [])
@@ -196,7 +221,20 @@ class _Reader:
         if not isinstance(value, list):
             self.wrong(key, "a list of objects")
             return []
-        return [(f"{self.place}.{key}[{index}]", item) for index, item in enumerate(value)]
+        found = []
+        for index, item in enumerate(value):
+            if isinstance(item, dict):
+                found.append((f"{self.at(key)}[{index}]", item))
+            else:
+                self.warn(f"{self.at(key)}[{index}]: must be an object, not {item!r:.60}; left out")
+        return found
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    """Tells whether a value is a number that a float can hold."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return abs(value) <= sys.float_info.max or value in (math.inf, -math.inf)
 
 
 def _build(data: dict[str, Any], folder: str, source: str, warn: Warn) -> Spec:
@@ -206,7 +244,7 @@ def _build(data: dict[str, Any], folder: str, source: str, warn: Warn) -> Spec:
     follow = tuple(one for place, item in reader.items("follow") if (one := _follow(item, place, warn)) is not None)
     return Spec(
         # Following a tensor alone is a way to measure little.
-        watch=watch or (() if follow and "watch" not in data else (Watch(),)),
+        watch=watch or (() if follow and not data.get("watch") else (Watch(),)),
         follow=follow,
         sample_every=reader.whole("sample_every", 1, 10**9, 1),
         pre_context=reader.whole("pre_context", 0, MAX_PRE_CONTEXT, 0),
@@ -224,29 +262,33 @@ def _diagnostics(reader: _Reader) -> frozenset[str]:
     return frozenset(reader.names("diagnostics", DIAGNOSTICS, ()))
 
 
-def _scope(data: Any, place: str, warn: Warn, stride: int, names: tuple[str, ...] = ()) -> Scope:
-    reader = _Reader(data, place, warn, ("names", "types"))
+def _scope(outer: _Reader, stride: int, names: tuple[str, ...] = ()) -> Scope:
+    data = outer.data.get("scope", {})
+    if not isinstance(data, dict):
+        outer.wrong("scope", 'an object, such as {"names": ["layers.*"]}')
+        data = {}
+    reader = _Reader(data, outer.at("scope"), outer.warn, ("names", "types"))
     return Scope(names=reader.names("names", None, names), types=reader.names("types", None, ()), stride=stride)
 
 
-def _watch(data: Any, place: str, warn: Warn) -> Watch:
+def _watch(data: dict[str, Any], place: str, warn: Warn) -> Watch:
     reader = _Reader(data, place, warn, ("scope", "tensors", "stride"))
     stride = reader.whole("stride", 1, 10**6, 1)
-    scope = _scope(reader.data.get("scope", {}), f"{place}.scope", warn, stride)
+    scope = _scope(reader, stride)
     return Watch(scope=scope, tensors=reader.names("tensors", TENSORS, ("output", "igrad")))
 
 
-def _follow(data: Any, place: str, warn: Warn) -> Follow | None:
+def _follow(data: dict[str, Any], place: str, warn: Warn) -> Follow | None:
     reader = _Reader(data, place, warn, ("tensor", "at", "stages", "scope", "stride", "bounds"))
     tensor = reader.data.get("tensor")
     if not isinstance(tensor, str) or not tensor:
         warn(f"{place}.tensor: must be the name of a tensor; left out")
         return None
     stages = reader.names("stages", None, ("*",))
-    scope = _scope(reader.data.get("scope", {}), f"{place}.scope", warn, reader.whole("stride", 1, 10**6, 1), stages)
+    scope = _scope(reader, reader.whole("stride", 1, 10**6, 1), stages)
     bounds = reader.data.get("bounds")
     pair = None
-    if isinstance(bounds, list) and len(bounds) == 2 and all(isinstance(one, int | float) for one in bounds):
+    if isinstance(bounds, list) and len(bounds) == 2 and all(map(_is_number, bounds)) and bounds[0] <= bounds[1]:
         pair = (float(bounds[0]), float(bounds[1]))
     elif bounds is not None:
         reader.wrong("bounds", "a list of the smallest and the largest value")

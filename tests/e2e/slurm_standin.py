@@ -86,4 +86,5 @@ if __name__ == "__main__":
     # The others know nothing: scontrol, sacct.
     commands = {"sbatch": sbatch, "squeue": squeue, "scancel": scancel}
     command = commands.get(Path(sys.argv[0]).name, lambda words: 1)
-    sys.exit(command(sys.argv[1:]))
+    # A controller that does not answer.
+    sys.exit(1 if (QUEUE / "silent").exists() else command(sys.argv[1:]))

@@ -144,6 +144,22 @@ def test_only_shares_that_lack_trials_are_submitted_again(submitting: Submitting
     assert submitting.complete()
 
 
+def test_nothing_is_concluded_while_slurm_does_not_answer(submitting: Submitting) -> None:
+    """The shares go on and are still followed; only that all trials are recorded ends it."""
+    silent = submitting.bin / "queue" / "silent"
+    with submitting.started() as process:
+        wait_until(submitting.both_held, "both shares to wait")
+        silent.touch()
+        assert process.stdout is not None
+        lines = iter(process.stdout.readline, "")
+        assert next(line for line in lines if "SLURM does not answer" in line)
+        (submitting.folder / "gate").touch()
+        said = "".join(lines)
+        assert process.wait(timeout=120) == 0, said
+    assert submitting.complete()
+    silent.unlink()
+
+
 @pytest.mark.parametrize(("signum", "left"), [(signal.SIGINT, 0), (signal.SIGTERM, 2)])
 def test_ctrl_c_cancels_and_sigterm_does_not(submitting: Submitting, signum: signal.Signals, left: int) -> None:
     """Either way the exit code is 1 and the same command continues."""

@@ -1,0 +1,100 @@
+"""What shares ask SLURM for, and how they are seen in its queue."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aorta.dag.allocation import Allocation, Array, completed, ranges
+from aorta.dag.cluster import live_jobs
+from aorta.dag.settings import SettingsError
+from aorta.dag.shares import Task, missing_by_share, queued_shares
+from aorta.plan.model import Plan
+
+GOLDEN = Path(__file__).parents[1] / "plan" / "golden" / "plan.json"
+
+
+def plan(*resources: dict[str, Any]) -> Plan:
+    """The golden plan, with a cell for each of the resources."""
+    found = Plan.from_json(json.loads(GOLDEN.read_text("utf-8"))["plan"], source="golden")
+    cells = [replace(found.cells[0], name=f"cell-{n}", resources=asked) for n, asked in enumerate(resources)]
+    return replace(found, cells=tuple(cells)) if cells else found
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"), [([1], "1"), ([1, 2, 3], "1-3"), ([2, 4, 5], "2,4-5"), ([1, 3, 5], "1,3,5")]
+)
+def test_numbers_are_written_as_ranges(numbers: list[int], text: str) -> None:
+    """As sbatch takes them."""
+    assert ranges(numbers) == text
+
+
+def test_what_all_cells_agree_on_is_asked_for() -> None:
+    """The largest memory, every cell's extra words, no time limit; what the user says comes first."""
+    planned = plan(
+        {"partition": "p", "gpus": 8, "mem": 500, "runtime": 7, "extra": "--nice=1"},
+        {"partition": "p", "gpus": 8, "mem": 900, "extra": "--nice=1"},
+    )
+    found = completed(Allocation(partition="q", sbatch_args=("--exclusive",)), planned)
+    assert found.options() == ["--partition=q", "--gres=gpu:8", "--mem=900M", "--nice=1", "--exclusive"]
+
+
+@pytest.mark.parametrize("other", [{"gpus": 2}, {}])
+def test_cells_that_disagree_need_an_option(other: dict[str, Any]) -> None:
+    """A share runs trials of both."""
+    with pytest.raises(SettingsError, match=r"resources.gpus: .* give --gpus"):
+        completed(Allocation(), plan({"gpus": 1}, other))
+    assert completed(Allocation(gpus="4"), plan({"gpus": 1}, other)).options() == ["--gres=gpu:4"]
+
+
+def test_no_gpu_can_be_asked_for() -> None:
+    """0 is none, not a request for gpu:0."""
+    assert Allocation(gpus="0").options() == []
+
+
+def queue(*rows: str) -> Any:
+    def run(command: Sequence[str]) -> str:
+        return "".join(f"{row}\n" for row in rows)
+
+    return run
+
+
+def test_the_shares_of_a_run_are_found_by_name(tmp_path: Path) -> None:
+    """Those of other runs, and a sweep's other jobs, are not its; the name also holds for the sweep's own look."""
+    array = Array(tmp_path / "run", 3, Allocation(), devices=None, folder=tmp_path)
+    (name,) = [word.partition("=")[2] for word in array.command([1, 3]) if word.startswith("--job-name=")]
+    other = name.replace("aorta-", "aorta-0")
+    rows = (f"7_3|PENDING|3|{name}", f"7_1|RUNNING|1|{name}", f"8_1|RUNNING|1|{other}", "9|RUNNING|N/A|x", "odd")
+    assert queued_shares(tmp_path / "run", queue(*rows)) == [
+        Task(job="7_1", state="RUNNING", number=1, count=3),
+        Task(job="7_3", state="PENDING", number=3, count=3),
+    ]
+    assert queued_shares(tmp_path / "run", lambda command: None) is None
+    assert live_jobs(tmp_path / "run", queue(f"7_1|RUNNING|{name}")) == {"7_1": "RUNNING"}
+
+
+def test_two_arrays_of_a_run_have_two_names(tmp_path: Path) -> None:
+    """So that the ends of the first say nothing of the second's trials."""
+    array = Array(tmp_path, 3, Allocation(), devices=None, folder=tmp_path)
+    assert array.command([1]) != array.command([1])
+
+
+def test_a_percent_sign_in_the_folder_is_no_pattern(tmp_path: Path) -> None:
+    """SLURM would put something in its place."""
+    command = Array(tmp_path / "50%A", 3, Allocation(), devices=None, folder=tmp_path).command([1])
+    (output,) = [word for word in command if word.startswith("--output=")]
+    assert re.search(r"/50%%A/.aorta/shares/%A_%a\.out$", output)
+
+
+def test_a_share_without_a_record_is_useful(tmp_path: Path) -> None:
+    """Where nothing has run, every share lacks its part, and together they lack all."""
+    planned = plan()
+    missing = missing_by_share(planned, tmp_path, 2)
+    assert list(missing) == [1, 2] and sum(missing.values()) == planned.trial_count
+    assert abs(missing[1] - missing[2]) <= 1

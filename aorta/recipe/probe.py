@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from aorta.probe.settings import ProbeSettings, problems
@@ -76,6 +76,8 @@ def check_probe_rules(data: Mapping[str, Any], registry: Registry, is_clean: IsC
         yield Fault(
             place=("resources", "nodes"), message=f"{message}, and start the sweep in an allocation of its nodes"
         )
+    if is_clean(("collect_paths",)):
+        yield from _check_collect_paths(data.get("collect_paths") or ())
     faults = list(_check_names(data, registry, is_clean))
     yield from faults
     whole = not faults and "mitigation_axis" in data and all(is_clean((axis,)) for axis in AXES)
@@ -88,6 +90,13 @@ def check_probe_rules(data: Mapping[str, Any], registry: Registry, is_clean: IsC
     yield from check_stop_rules(data, [(("cells", 0), {})], is_clean)
     clean = {key: value for key, value in data.items() if is_clean((key,))}
     yield from (Fault(place=_place(path), message=message) for path, message in problems(clean))
+
+
+def _check_collect_paths(patterns: Iterable[str]) -> Iterator[Fault]:
+    for index, pattern in enumerate(patterns):
+        if not pattern.startswith("/") and ".." in pattern.split("/"):
+            message = f"{short(pattern)} leads out of the folder in which the command runs; give an absolute pattern"
+            yield Fault(place=("collect_paths", index), message=message)
 
 
 def _check_names(data: Mapping[str, Any], registry: Registry, is_clean: IsClean) -> Iterator[Fault]:

@@ -12,11 +12,13 @@ from typing import Any
 def copy_matches(patterns: Sequence[str], cwd: str, target: str, *, outside: str) -> dict[str, Any]:
     """Copies every file that a pattern matches, and all files in a folder that one matches.
 
-    A file below ``cwd`` keeps its path from there, any other its whole path. Links to files are followed, and links to
-    folders are not, so that no loop and no second copy of a data set comes in.
+    A file below ``cwd`` keeps its path from there, any other its whole path. A link is followed only as far as the
+    folder that its pattern is about, ``cwd`` or the leading part of an absolute pattern: what was left there, or unpacked
+    there, would else bring in any file of the machine. Links to folders are not followed where a folder was matched, so
+    that no loop and no second copy of a data set comes in.
 
     Args:
-        patterns: Glob patterns, below ``cwd`` or absolute; ``**`` stands for any folders.
+        patterns: Glob patterns, absolute, or below ``cwd`` without ``..``; ``**`` stands for any folders.
         cwd: The folder in which the command ran.
         target: The folder that gets the copies; it is made if there is something to copy.
         outside: A folder of which nothing is copied: the run's own, which a wide pattern would copy into itself.
@@ -25,11 +27,14 @@ def copy_matches(patterns: Sequence[str], cwd: str, target: str, *, outside: str
         ``files``, the copies' paths from ``target``, sorted, and ``problems``, a line for each that was not copied.
     """
     files: list[str] = []
-    problems: list[str] = []
     own = os.path.realpath(outside)
-    for path in sorted(_matched(patterns, cwd)):
-        if os.path.commonpath([own, os.path.realpath(path)]) == own:
-            continue
+    matched, links = _matched(patterns, cwd, own)
+    problems = [
+        f"{link}: is a link out of the folder that its pattern is about, to {os.path.realpath(link)}, and is not "
+        "followed; name that path itself to collect it"
+        for link in sorted(links)
+    ]
+    for path in sorted(matched):
         inside = os.path.relpath(path, cwd)
         place = path.lstrip(os.sep) if inside.startswith(os.pardir) else inside
         copy = os.path.join(target, place)
@@ -43,12 +48,49 @@ def copy_matches(patterns: Sequence[str], cwd: str, target: str, *, outside: str
     return {"files": sorted(files), "problems": problems}
 
 
-def _matched(patterns: Sequence[str], cwd: str) -> set[str]:
+def _matched(patterns: Sequence[str], cwd: str, own: str) -> tuple[set[str], set[str]]:
+    """Returns the files to copy, and the links that lead away from what a pattern is about."""
     found: set[str] = set()
+    links: set[str] = set()
     for pattern in patterns:
-        for match in glob.glob(os.path.join(glob.escape(cwd), pattern), recursive=True, include_hidden=True):
-            found.update(os.path.normpath(path) for path in _files(match))
-    return found
+        whole = os.path.join(glob.escape(cwd), pattern)
+        root = _root(pattern) if os.path.isabs(pattern) else cwd
+        for match in glob.glob(whole, recursive=True, include_hidden=True):
+            for path in map(os.path.normpath, _files(match)):
+                if _is_below(path, own):
+                    continue
+                link = None if path == root else _link_away(path, root)
+                if link is None:
+                    found.add(path)
+                else:
+                    links.add(link)
+    # One pattern may name in so many words what another meets through a link.
+    return found, links - found
+
+
+def _root(pattern: str) -> str:
+    """Returns what an absolute pattern says in so many words: its path as far as the first part with a wildcard."""
+    parts = pattern.split(os.sep)
+    plain = next((index for index, part in enumerate(parts) if glob.has_magic(part)), len(parts))
+    return os.path.normpath(os.sep.join(parts[:plain]) or os.sep)
+
+
+def _is_below(path: str, folder: str) -> bool:
+    """Whether a path leads to something in a folder, or to itself; ``folder`` is a real path."""
+    return os.path.commonpath([folder, os.path.realpath(path)]) == folder
+
+
+def _link_away(path: str, root: str) -> str | None:
+    """Returns the first link on the way from ``root`` to ``path`` that leads out of it, if ``path`` lies outside."""
+    real = os.path.realpath(root)
+    if _is_below(path, real):
+        return None
+    at = root
+    for part in os.path.relpath(path, root).split(os.sep):
+        at = os.path.join(at, part)
+        if not _is_below(at, real):
+            break
+    return at
 
 
 def _files(path: str) -> Iterator[str]:

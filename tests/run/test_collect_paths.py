@@ -46,7 +46,6 @@ def test_a_file_from_elsewhere_keeps_its_whole_path(where: Path, tmp_path: Path)
     (tmp_path / "core.1").write_text("core")
     (name,) = copied(where, tmp_path / "collected", str(tmp_path / "core.*"))
     assert name == str(tmp_path / "core.1").lstrip("/")
-    assert copied(where, tmp_path / "again", "../core.*") == [name]
 
 
 def test_the_run_s_own_files_are_left_out(where: Path, tmp_path: Path) -> None:
@@ -67,6 +66,36 @@ def test_what_is_no_file_is_passed_over(where: Path, tmp_path: Path) -> None:
     (where / "dumps" / "round").symlink_to(where / "dumps")
     (where / "dumps" / "dead").symlink_to("nothing")
     assert copied(where, tmp_path / "collected", "dumps") == ["dumps/one", "dumps/two/three"]
+
+
+def test_a_link_out_of_the_folder_is_not_followed(
+    where: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A file or a folder elsewhere stays there, and the record says so once; a link within is a file like any other."""
+    elsewhere = tmp_path_factory.mktemp("secrets")
+    (elsewhere / "one.log").write_text("secret")
+    (elsewhere / "two.log").write_text("secret")
+    (where / "key.log").symlink_to(elsewhere / "one.log")
+    (where / "data").symlink_to(elsewhere)
+    (where / "latest.log").symlink_to("a.log")
+    target = tmp_path / "collected"
+    for patterns in (["*.log", "data/*"], [f"{where.parent}/work?[[]1]/**/*.log"], ["**/*.log"]):
+        found = copy_matches(patterns, str(where), str(target), outside="/nowhere")
+        assert {"a.log", "latest.log"} <= set(found["files"])
+        assert "secret" not in [path.read_text() for path in target.rglob("*") if path.is_file()]
+    assert [problem.split(": is a link")[0] for problem in found["problems"]] == [
+        str(where / name) for name in ("data", "key.log")
+    ]
+    assert f"to {elsewhere / 'one.log'}, and is not followed" in found["problems"][1]
+
+
+def test_a_link_that_is_named_itself_is_followed(where: Path, tmp_path: Path) -> None:
+    """An absolute path without a wildcard says what is wanted."""
+    (tmp_path / "core.1").write_text("core")
+    (tmp_path / "core").symlink_to("core.1")
+    target = tmp_path / "collected"
+    (name,) = copied(where, target, str(tmp_path / "core"))
+    assert (target / name).read_text() == "core"
 
 
 def test_what_cannot_be_copied_is_named(where: Path, tmp_path: Path) -> None:

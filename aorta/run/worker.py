@@ -129,6 +129,11 @@ def find_reference(name: str) -> str:
         return references[0]
     if references:
         raise ResolveError(f"workload '{name}' is registered more than once: {', '.join(references)}; remove one")
+    if _is_built_in(name):
+        raise ResolveError(
+            f"workload '{name}' is part of this code and is not in the entry-point group {ENTRY_POINT_GROUP}: the "
+            "installation is older than the code; run 'make install' (pip install -e .) in the checkout"
+        )
     from difflib import get_close_matches
 
     known = sorted({entry.name for entry in group})
@@ -138,6 +143,16 @@ def find_reference(name: str) -> str:
         f"workload '{name}' is not registered in the entry-point group {ENTRY_POINT_GROUP}; {advice} "
         "(a plugin that registers it must be installed where aorta runs)"
     )
+
+
+def _is_built_in(name: str) -> bool:
+    """Whether ``aorta.workloads`` has a module of this name with the workload's class in it; imports neither."""
+    from importlib.util import find_spec
+
+    spec = find_spec(f"aorta.workloads.{name}") if name.isidentifier() else None
+    read = getattr(spec and spec.loader, "get_source", None)
+    source = read(f"aorta.workloads.{name}") if read is not None else None
+    return f"class {''.join(part.capitalize() for part in name.split('_'))}Workload(" in (source or "")
 
 
 def load(reference: str) -> Any:

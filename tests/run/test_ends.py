@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import sys
 from typing import Any
 
 import pytest
 
+from aorta.run.worker import ResolveError, find_reference
+
 from .conftest import Runner, wait_for
+
+BUILT_IN = [
+    point for point in importlib.metadata.distribution("aorta").entry_points if point.group == "aorta.workloads"
+]
 
 
 def outcome(record: dict[str, Any]) -> tuple[str, str]:
@@ -234,3 +241,19 @@ def test_a_phase_that_was_not_reached_has_no_time(trial: Runner) -> None:
 def test_memory_is_measured(trial: Runner) -> None:
     """The worker's peak resident memory is a plausible number of bytes."""
     assert 5e6 < trial("Noop")["peak_rss_bytes"] < 5e8
+
+
+@pytest.mark.parametrize("name", sorted(point.name for point in BUILT_IN))
+def test_an_installation_that_is_older_than_the_code_says_so(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """A workload of the checkout that the installed entry points lack needs no plugin, but a new installation."""
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: ())
+    with pytest.raises(ResolveError, match="the installation is older than the code; run 'make install'"):
+        find_reference(name)
+
+
+@pytest.mark.parametrize("name", ["config", "base", "no_such", "not a name", "process_group"])
+def test_what_is_no_workload_of_the_code_is_not_taken_for_one(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """A helper's module is none."""
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: ())
+    with pytest.raises(ResolveError, match="a plugin that registers it"):
+        find_reference(name)

@@ -12,9 +12,9 @@ from typing import Any
 def copy_matches(patterns: Sequence[str], cwd: str, target: str, *, outside: str) -> dict[str, Any]:
     """Copies every file that a pattern matches, and all files in a folder that one matches.
 
-    A file below ``cwd`` keeps its path from there, any other its whole path. No link is followed out of the folder that
-    its pattern is about, ``cwd`` or the leading part of an absolute pattern: what a command left or unpacked there would
-    else bring in any file of the machine. Links to folders are not followed where a folder was matched, so
+    A file below ``cwd`` keeps its path from there, any other its whole path. No link is followed out of the folder
+    that its pattern is about, ``cwd`` or the leading part of an absolute pattern: what a command left or unpacked there
+    would else bring in any file of the machine. Links to folders are not followed where a folder was matched, so
     that no loop and no second copy of a data set comes in.
 
     Args:

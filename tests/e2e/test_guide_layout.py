@@ -116,11 +116,14 @@ def test_an_image_that_left_no_snapshot_has_a_placeholder(finished: Workspace) -
     assert json.loads((run_dir / "environments" / "local" / "env.json").read_text("utf-8"))["snapshot_captured"] is True
 
 
-def test_the_snapshot_precedes_the_environment_s_first_trial(finished: Workspace) -> None:
-    """What the trials did cannot show in it."""
-    snapshot = json.loads((finished.only_run() / "environments" / "local" / "env.json").read_text("utf-8"))
-    (record,) = [record for record in finished.trials() if record["cell"] == "baseline-local"]
-    assert datetime.fromisoformat(snapshot["captured_at"]) < datetime.fromisoformat(record["started_at"])
+def test_the_snapshot_precedes_the_environment_s_first_trial(workspace: Workspace) -> None:
+    """What the trials did cannot show in it: of several cells and trials, it is older than the one that began first."""
+    recipe = workspace.recipe([{"name": "a"}, {"name": "b"}], workload="witness", trials=2)
+    assert workspace.aorta("sweep", "run", "--recipe", recipe).code == 0
+    snapshot = json.loads((workspace.only_run() / "environments" / "local" / "env.json").read_text("utf-8"))
+    started = [datetime.fromisoformat(record["started_at"]) for record in workspace.trials()]
+    assert len(started) == 4
+    assert datetime.fromisoformat(snapshot["captured_at"]) < min(started)
 
 
 def test_a_collector_on_a_built_in_workload_runs_without_output(

@@ -64,3 +64,16 @@ def test_plain_snakemake_starts_the_ranks(workspace: Workspace) -> None:
         "trial_d0_m0_t0.rank1.stderr.log",
     ]
     assert [entry["RANK"] for entry in record["result"]["metrics"]["ranks"]] == ["0", "1"]
+
+
+def test_a_set_of_ranks_has_ended_before_the_next_trial_starts(workspace: Workspace) -> None:
+    """Healthy trials of two ranks, each of which leaves a helper: the next trial's ranks find none of them alive."""
+    pids = workspace.folder / "pids"
+    pids.mkdir()
+    recipe = workspace.recipe([{"name": "one"}], workload="ranked", trials=3, workload_config={"pids": str(pids)})
+    ended = workspace.aorta("sweep", "run", "--recipe", recipe, "--nproc-per-node", "2", "--devices", "1")
+    assert ended.code == 0, ended.stderr
+    looked = [rank["earlier"] for record in workspace.trials() for rank in record["result"]["metrics"]["ranks"]]
+    # Two ranks and two helpers of each trial before: both ranks of the second and of the third looked at all of them.
+    assert sorted(map(len, looked)) == [0, 0, 4, 4, 8, 8]
+    assert [name for found in looked for name, alive in found.items() if alive] == []

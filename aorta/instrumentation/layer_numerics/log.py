@@ -64,6 +64,11 @@ class Log:
             self._summary["warnings"].append(message)
             self.write_summary()
 
+    def unwarn(self, message: str) -> None:
+        """Takes a warning out of the summary; it is written later."""
+        if message in self._summary["warnings"]:
+            self._summary["warnings"].remove(message)
+
     def add_step(self, step: int, rows: list[Row]) -> None:
         """Takes the measurements of a step, in the order in which they were made.
 

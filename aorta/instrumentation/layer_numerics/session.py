@@ -10,25 +10,24 @@ import contextlib
 import gc
 import os
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.nn.modules import module as hooks
 from torch.optim import optimizer as optimizers
 
+from aorta.instrumentation.layer_numerics.choice import Choice, Followed, channel_of
 from aorta.instrumentation.layer_numerics.log import Log, row
-from aorta.instrumentation.layer_numerics.spec import Follow, Scope, Spec, Warn
+from aorta.instrumentation.layer_numerics.nested import named_in, names_in, tensors_in
+from aorta.instrumentation.layer_numerics.spec import Spec, Warn
 from aorta.instrumentation.layer_numerics.stats import first_bad_index, local_values, measure, merge, to_host
-
-_MAX_DEPTH = 3
-"""How deep nested tuples, lists and mappings of tensors are looked into."""
 
 
 class _Layer:
     """What is known of a module: its name, and what is measured of it."""
 
-    def __init__(self, name: str, channels: frozenset[str], follows: tuple[Follow, ...]) -> None:
+    def __init__(self, name: str, channels: frozenset[str], follows: tuple[Followed, ...]) -> None:
         self.name, self.channels, self.follows = name, channels, follows
 
 
@@ -68,7 +67,8 @@ class Session:
         self._folder, self._rank = spec.folder, rank
         self._layers: weakref.WeakKeyDictionary[torch.nn.Module, _Layer] = weakref.WeakKeyDictionary()
         self._roots = 0
-        self._seen: dict[Scope, int] = {}
+        self._choice = Choice(spec)
+        self._unmet: list[str] = []
         self._depth = 0
         self._step = 0
         self._calls = 0
@@ -90,6 +90,7 @@ class Session:
         for handle in self._handles:
             handle.remove()
         self._guarded(self._end_step)()
+        self._guarded(self._tell_unmet)()
         try:
             self._log.close()
         except (OSError, ValueError) as error:
@@ -102,6 +103,21 @@ class Session:
             # A full disk is no reason to end the run; close() says so.
             with contextlib.suppress(OSError):
                 self._log.warn(message)
+
+    def _tell_unmet(self) -> None:
+        before, self._unmet = self._unmet, self._choice.unmet()
+        told = {message.partition(";")[0] for message in before}
+        unmet = {message.partition(";")[0] for message in self._unmet}
+        for message in before:
+            self._log.unwarn(message)
+        for message in self._unmet:
+            # Of what was told only the list of what there is may have grown.
+            if message.partition(";")[0] in told:
+                self._log.warn(message)
+            else:
+                self._warn(message)
+        for start in sorted(told - unmet):
+            self._tell(f"no longer true: {start}")
 
     def _guarded(self, function: Callable[..., None]) -> Callable[..., None]:
         def guarded(*args: Any) -> None:
@@ -146,11 +162,10 @@ class Session:
             self._take_gradients(layer.name, kwargs)
         if "output" in layer.channels:
             self._take_all(layer, "output", output)
-        for follow in layer.follows:
+        for followed in layer.follows:
             for place, value in (("input", (args, kwargs)), ("output", output)):
-                if follow.at in ("stage", place):
-                    for tensor in _named(value, follow.tensor):
-                        self._take(layer.name, f"{follow.tensor}@{place}", tensor, follow.bounds)
+                if followed.follow.at in ("stage", place):
+                    self._take_followed(layer.name, followed, place, value)
 
     def _before_update(self, _optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if self._is_measuring:
@@ -184,30 +199,23 @@ class Session:
         for path, module in model.named_modules():
             name = f"{prefix}{path or type(model).__name__}"
             kind, is_leaf = type(module).__name__, next(module.children(), None) is None
-            channels = {
-                channel
-                for watch in self._spec.watch
-                if self._is_in(watch.scope, name, kind, is_leaf)
-                for channel in watch.tensors
-            }
-            follows = tuple(follow for follow in self._spec.follow if self._is_in(follow.scope, name, kind, is_leaf))
-            self._layers[module] = _Layer(name, frozenset(channels), follows)
-
-    def _is_in(self, scope: Scope, name: str, kind: str, is_leaf: bool) -> bool:
-        if not scope.matches(name, kind, is_leaf):
-            return False
-        number = self._seen.get(scope, 0)
-        self._seen[scope] = number + 1
-        return number % scope.stride == 0
+            self._layers[module] = _Layer(name, *self._choice.of(name, kind, is_leaf))
 
     def _take_all(self, layer: _Layer, channel: str, value: Any) -> None:
-        for tensor in _tensors(value):
+        for tensor in tensors_in(value):
             self._take(layer.name, channel, tensor)
+
+    def _take_followed(self, name: str, followed: Followed, place: str, value: Any) -> None:
+        for tensor in named_in(value, followed.follow.tensor):
+            followed.is_found = True
+            self._take(name, channel_of(followed.follow, place), tensor, followed.follow.bounds)
+        if not followed.is_found:
+            followed.hear(names_in(value))
 
     def _take_gradients(self, name: str, value: Any) -> None:
         step = self._step
         take = self._guarded(lambda gradient: self._take(name, "igrad", gradient) if step == self._step else None)
-        for tensor in _tensors(value):
+        for tensor in tensors_in(value):
             if tensor.requires_grad:
                 tensor.register_hook(take)
 
@@ -233,6 +241,10 @@ class Session:
         step, measured, self._measured = self._step, self._measured, {}
         self._step += 1
         self._calls = 0
+        self._choice.note_measured(measured)
+        # A run may be killed, and a user wants to know at once; what is met later is taken back.
+        if step == 0 and self._roots and not self._closed:
+            self._tell_unmet()
         if not measured:
             return
         with torch.no_grad():
@@ -256,29 +268,3 @@ class Session:
             self._warn("alloc_snapshot: there is no device whose allocations could be listed")
             return
         torch.cuda.memory._dump_snapshot(os.path.join(self._folder, f"allocations_rank{self._rank}.pickle"))
-
-
-def _tensors(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
-    """Yields the tensors in a value, and in the tuples, lists and mappings in it."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif depth < _MAX_DEPTH and isinstance(value, Mapping | tuple | list):
-        for item in value.values() if isinstance(value, Mapping) else value:
-            yield from _tensors(item, depth + 1)
-
-
-def _named(value: Any, name: str, depth: int = 0) -> Iterator[torch.Tensor]:
-    """Yields the tensors that a value holds under a name: a mapping's key, or a named tuple's or data class's field."""
-    if depth > _MAX_DEPTH or isinstance(value, torch.Tensor):
-        return
-    if isinstance(value, Mapping):
-        if name in value:
-            yield from _tensors(value[name])
-        for item in value.values():
-            yield from _named(item, name, depth + 1)
-    elif hasattr(value, "_fields") or hasattr(value, "__dataclass_fields__"):
-        if hasattr(value, name):
-            yield from _tensors(getattr(value, name))
-    elif isinstance(value, tuple | list):
-        for item in value:
-            yield from _named(item, name, depth + 1)

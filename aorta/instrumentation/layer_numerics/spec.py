@@ -35,11 +35,13 @@ class Scope:
         names: Globs of qualified names; none for all.
         types: Class names; none for all modules that hold no other.
         stride: Takes each ``stride``-th of them, in the order in which they are found.
+        place: Where this is set, for messages.
     """
 
     names: tuple[str, ...] = ()
     types: tuple[str, ...] = ()
     stride: int = 1
+    place: str = "watch"
 
     def matches(self, name: str, kind: str, is_leaf: bool) -> bool:
         """Tells whether a module is meant, apart from the stride."""
@@ -73,12 +75,14 @@ class Follow:
         at: ``input``, ``output``, or ``stage`` for both.
         scope: At which modules; by default at all.
         bounds: Smallest and largest value that is right, or None.
+        place: Where this is set, for messages.
     """
 
     tensor: str
     at: str = "stage"
     scope: Scope = field(default_factory=lambda: Scope(names=("*",)))
     bounds: tuple[float, float] | None = None
+    place: str = "follow"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,8 +271,11 @@ def _scope(outer: _Reader, stride: int, names: tuple[str, ...] = ()) -> Scope:
     if not isinstance(data, dict):
         outer.wrong("scope", 'an object, such as {"names": ["layers.*"]}')
         data = {}
-    reader = _Reader(data, outer.at("scope"), outer.warn, ("names", "types"))
-    return Scope(names=reader.names("names", None, names), types=reader.names("types", None, ()), stride=stride)
+    # The flat variables can set the names of one scope.
+    place = "NANLOG_WATCH_NAMES" if outer.place == "NANLOG_WATCH[0]" else outer.at("scope")
+    reader = _Reader(data, place, outer.warn, ("names", "types"))
+    kinds = reader.names("types", None, ())
+    return Scope(names=reader.names("names", None, names), types=kinds, stride=stride, place=place)
 
 
 def _watch(data: dict[str, Any], place: str, warn: Warn) -> Watch:
@@ -292,4 +299,4 @@ def _follow(data: dict[str, Any], place: str, warn: Warn) -> Follow | None:
         pair = (float(bounds[0]), float(bounds[1]))
     elif bounds is not None:
         reader.wrong("bounds", "a list of the smallest and the largest value")
-    return Follow(tensor=tensor, at=reader.choice("at", PLACES, "stage"), scope=scope, bounds=pair)
+    return Follow(tensor=tensor, at=reader.choice("at", PLACES, "stage"), scope=scope, bounds=pair, place=place)

@@ -145,7 +145,8 @@ def problems(data: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Finds what is wrong with a recipe's settings beyond their shape.
 
     Args:
-        data: A recipe's mapping that follows the schema; only ``KEYS`` are looked at.
+        data: A recipe's mapping that follows the schema; only ``KEYS`` are looked at. What does not follow it may be
+            left out, or be None in a list, and is then passed over.
 
     Returns:
         One (path, message) a fault, such as ``("custom_patterns[1].match.regex", "cannot be compiled: ...")``, in the
@@ -156,9 +157,12 @@ def problems(data: Mapping[str, Any]) -> list[tuple[str, str]]:
     seen: dict[str, int] = {}
     for index, pattern in enumerate(patterns):
         place = f"custom_patterns[{index}]"
-        name = pattern.get("id")
-        found.extend(_id_problems(f"{place}.id", name, seen))
-        seen.setdefault(str(name), index)
+        if pattern is None:
+            continue
+        if "id" in pattern:
+            name = pattern["id"]
+            found.extend(_id_problems(f"{place}.id", name, seen))
+            seen.setdefault(str(name), index)
         found.extend(_pattern_problems(place, pattern))
     found.extend(_disabling_problems(data, set(seen)))
     step = data.get("step_time_regex")
@@ -185,7 +189,7 @@ def _pattern_problems(place: str, pattern: Mapping[str, Any]) -> Iterator[tuple[
 
     match = pattern.get("match") or {}
     regex, condition = match.get("regex"), match.get("condition")
-    if regex is None and condition is None:
+    if "match" in pattern and regex is None and condition is None:
         yield f"{place}.match", "is empty; give regex, condition or both"
     if regex is not None and (message := _regex_problem(regex)) is not None:
         yield f"{place}.match.regex", message
@@ -213,11 +217,11 @@ def _regex_problem(regex: str) -> str | None:
 
 def _disabling_problems(data: Mapping[str, Any], patterns: set[str]) -> Iterator[tuple[str, str]]:
     for index, name in enumerate(data.get("disable_detectors") or []):
-        if name not in DETECTORS and name not in patterns:
+        if name is not None and name not in DETECTORS and name not in patterns:
             near, known = _nearest(name, [*DETECTORS, *patterns]), ", ".join(DETECTORS)
             yield f"disable_detectors[{index}]", f"'{name}' is not a detector{near}; there are: {known}"
     for index, tier in enumerate(data.get("disable_detector_tiers") or []):
-        if _tier(tier) not in TIERS:
+        if tier is not None and _tier(tier) not in TIERS:
             yield f"disable_detector_tiers[{index}]", f"'{tier}' is not a tier; there are: {', '.join(TIERS)}"
 
 

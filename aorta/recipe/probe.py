@@ -76,8 +76,7 @@ def check_probe_rules(data: Mapping[str, Any], registry: Registry, is_clean: IsC
         yield Fault(
             place=("resources", "nodes"), message=f"{message}, and start the sweep in an allocation of its nodes"
         )
-    if is_clean(("collect_paths",)):
-        yield from _check_collect_paths(data.get("collect_paths") or ())
+    yield from _check_collect_paths(_clean_items(data, "collect_paths", is_clean))
     faults = list(_check_names(data, registry, is_clean))
     yield from faults
     whole = not faults and "mitigation_axis" in data and all(is_clean((axis,)) for axis in AXES)
@@ -88,12 +87,41 @@ def check_probe_rules(data: Mapping[str, Any], registry: Registry, is_clean: IsC
         yield from check_baseline({**data, "cells": cells}, places, is_clean)
     # One nameless cell stands for all of them: they differ in nothing that a rule to stop looks at.
     yield from check_stop_rules(data, [(("cells", 0), {})], is_clean)
-    clean = {key: value for key, value in data.items() if is_clean((key,))}
+    parts = {key: _clean_part(value, (key,), is_clean) for key, value in data.items()}
+    clean = {key: value for key, value in parts.items() if value is not _GONE}
+    patterns = parts.get("custom_patterns") or []
+    if patterns is _GONE or any("id" not in (pattern or {}) for pattern in patterns):
+        # It may name a pattern whose name cannot be read.
+        clean.pop("disable_detectors", None)
     yield from (Fault(place=_place(path), message=message) for path, message in problems(clean))
 
 
-def _check_collect_paths(patterns: Iterable[str]) -> Iterator[Fault]:
-    for index, pattern in enumerate(patterns):
+def _clean_items(data: Mapping[str, Any], key: str, is_clean: IsClean) -> list[tuple[int, Any]]:
+    """Returns the items of a list that may be looked at, with their numbers: one bad item hides no other's fault."""
+    items = data.get(key)
+    return [(n, item) for n, item in enumerate(items) if is_clean((key, n))] if isinstance(items, list) else []
+
+
+_GONE = object()
+
+
+def _clean_part(value: Any, place: Place, is_clean: IsClean) -> Any:
+    """Returns what of a value may be looked at: without bad entries of a mapping, and None for a list's bad items."""
+    if is_clean(place):
+        return value
+    if isinstance(value, dict):
+        parts = {key: _clean_part(item, (*place, key), is_clean) for key, item in value.items()}
+        kept = {key: item for key, item in parts.items() if item is not _GONE}
+        # What a pattern's condition may say depends on the regex beside it.
+        return _GONE if place[-1] == "match" and kept != value else kept
+    if isinstance(value, list):
+        items = [_clean_part(item, (*place, index), is_clean) for index, item in enumerate(value)]
+        return [None if item is _GONE else item for item in items]
+    return _GONE
+
+
+def _check_collect_paths(patterns: Iterable[tuple[int, str]]) -> Iterator[Fault]:
+    for index, pattern in patterns:
         if not pattern.startswith("/") and ".." in pattern.split("/"):
             message = f"{short(pattern)} leads out of the folder in which the command runs; give an absolute pattern"
             yield Fault(place=("collect_paths", index), message=message)
@@ -101,7 +129,7 @@ def _check_collect_paths(patterns: Iterable[str]) -> Iterator[Fault]:
 
 def _check_names(data: Mapping[str, Any], registry: Registry, is_clean: IsClean) -> Iterator[Fault]:
     for axis in AXES:
-        for index, name in enumerate(data.get(axis) or []) if is_clean((axis,)) else ():
+        for index, name in _clean_items(data, axis, is_clean):
             place = (axis, index)
             try:
                 variables = registry.mitigation(name).env

@@ -16,8 +16,8 @@ from torch import nn
 
 from aorta.instrumentation.layer_numerics import stats
 from aorta.instrumentation.layer_numerics.session import Session
-from aorta.instrumentation.layer_numerics.spec import Follow, Scope, Spec, Watch
-from aorta.instrumentation.layer_numerics.stats import FIELDS, first_bad_index, measure, merge, to_host
+from aorta.instrumentation.layer_numerics.spec import DIAGNOSTICS, Follow, Scope, Spec, Watch
+from aorta.instrumentation.layer_numerics.stats import FIELDS, first_bad_positions, measure, merge, to_host
 
 ALL_TENSORS = Watch(tensors=("input", "output", "weight", "bias", "igrad", "grad"))
 
@@ -168,7 +168,7 @@ def test_the_run_is_left_alone(logged: Callable[..., Logged], tmp_path: Path) ->
         return found
 
     plain = losses()
-    logged(watch=(ALL_TENSORS,), diagnostics=frozenset({"locate", "addr"}))
+    logged(watch=(ALL_TENSORS,), diagnostics=frozenset(DIAGNOSTICS))
     assert losses() == plain
 
 
@@ -235,7 +235,7 @@ def test_the_host_reads_once_a_step(logged: Callable[..., Logged], monkeypatch: 
         return to_host(vectors)
 
     monkeypatch.setattr("aorta.instrumentation.layer_numerics.session.to_host", counting)
-    run = logged(watch=(ALL_TENSORS,))
+    run = logged(watch=(ALL_TENSORS,), diagnostics=frozenset(DIAGNOSTICS))
     refused = ("item", "tolist", "__bool__", "__float__", "__int__", "cpu", "numpy")
     originals = {name: getattr(torch.Tensor, name) for name in refused}
     for step in range(3):
@@ -296,8 +296,8 @@ def test_measurements_join() -> None:
 
 def test_the_first_bad_position_is_found() -> None:
     """Flat, and -1 for none."""
-    assert first_bad_index(torch.tensor([[0.0, 1.0], [float("inf"), float("nan")]])).item() == 2
-    assert first_bad_index(torch.zeros(3)).item() == -1
+    assert first_bad_positions(torch.tensor([[0.0, 1.0], [float("inf"), float("nan")]]), 1).tolist() == [2]
+    assert first_bad_positions(torch.zeros(3), 1).tolist() == [-1]
 
 
 def test_diagnostics_are_in_the_row(logged: Callable[..., Logged]) -> None:

@@ -44,6 +44,7 @@ class Log:
             "steps_measured": 0,
             "rows_written": 0,
             "totals": dict.fromkeys(("nan_count", "inf_count", "huge_count", "oob_count"), 0),
+            "tensors": [],
             "warnings": [],
         }
         # What an earlier run left in the folder would be read as this one's.
@@ -63,6 +64,15 @@ class Log:
         if len(self._summary["warnings"]) < 100:
             self._summary["warnings"].append(message)
             self.write_summary()
+
+    def add_tensor(self, saved: dict[str, Any]) -> None:
+        """Names a tensor that was saved in the summary, which is written.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        self._summary["tensors"].append(saved)
+        self.write_summary()
 
     def unwarn(self, message: str) -> None:
         """Takes a warning out of the summary; it is written later."""

@@ -17,11 +17,21 @@ import torch
 from torch.nn.modules import module as hooks
 from torch.optim import optimizer as optimizers
 
+from aorta.instrumentation.layer_numerics.capture import MOST_BYTES, BadValues, Key, TensorCopy
 from aorta.instrumentation.layer_numerics.choice import Choice, Followed, channel_of
 from aorta.instrumentation.layer_numerics.log import Log, row
 from aorta.instrumentation.layer_numerics.nested import named_in, names_in, tensors_in
 from aorta.instrumentation.layer_numerics.spec import Spec, Warn
-from aorta.instrumentation.layer_numerics.stats import first_bad_index, local_values, measure, merge, to_host
+from aorta.instrumentation.layer_numerics.stats import (
+    FIELDS,
+    first_bad_positions,
+    local_values,
+    measure,
+    merge,
+    to_host,
+)
+
+_NAN, _INF, _OOB = (FIELDS.index(f"{kind}_count") for kind in ("nan", "inf", "oob"))
 
 
 class _Layer:
@@ -38,6 +48,7 @@ class _Measured:
         self.vector = vector
         self.index: torch.Tensor | None = None
         self.address: int | None = None
+        self.values: BadValues | None = None
 
     def whole(self) -> torch.Tensor:
         """Returns everything that is to be read, as one vector."""
@@ -69,6 +80,8 @@ class Session:
         self._roots = 0
         self._choice = Choice(spec)
         self._unmet: list[str] = []
+        self._said_large = False
+        self._copy = TensorCopy() if "dump_tensor" in spec.diagnostics else None
         self._depth = 0
         self._step = 0
         self._calls = 0
@@ -233,8 +246,13 @@ class Session:
             else:
                 known.vector = merge(known.vector, vector.to(known.vector.device))
             if "locate" in self._spec.diagnostics:
-                index = first_bad_index(tensor).to(known.vector.device)
+                index = first_bad_positions(tensor, 1)[0].to(known.vector.device, torch.float64)
                 known.index = index if known.index is None else torch.where(known.index < 0, index, known.index)
+            if "bad_values" in self._spec.diagnostics:
+                known.values = known.values or BadValues()
+                known.values.add(tensor, bounds)
+            if self._copy is not None:
+                self._copy.offer((name, channel), tensor, vector[_NAN] + vector[_INF] + vector[_OOB] > 0)
 
     def _end_step(self) -> None:
         """Reads everything that the step has measured with one copy from each device."""
@@ -249,6 +267,8 @@ class Session:
             return
         with torch.no_grad():
             read = to_host([one.whole() for one in measured.values()])
+        bad = [key for key, values in zip(measured, read, strict=True) if values[_NAN] or values[_INF] or values[_OOB]]
+        bad_values = self._read_values(measured, bad)
         rows = []
         for ((layer, channel), one), values in zip(measured.items(), read, strict=True):
             more: dict[str, Any] = {}
@@ -257,11 +277,49 @@ class Session:
                 more["first_bad_index"] = index if index >= 0 else None
             if one.address is not None:
                 more["addr"] = hex(one.address)
+            if (layer, channel) in bad_values:
+                more["bad_values"] = bad_values[layer, channel]
             rows.append(row(step, layer, channel, values, more))
         had_bad = self._log.has_bad
         self._log.add_step(step, rows)
         if "alloc_snapshot" in self._spec.diagnostics and self._log.has_bad and not had_bad:
             self._write_allocations()
+
+        if self._copy is not None:
+            if bad:
+                self._guarded(self._save_tensor)(self._copy, step, bad)
+            self._copy.end_step()
+
+    def _read_values(self, measured: Mapping[Key, _Measured], bad: Sequence[Key]) -> dict[Key, list[dict[str, Any]]]:
+        values = {key: kept for key in bad if (kept := measured[key].values) is not None}
+        if not values:
+            return {}
+        try:
+            with torch.no_grad():
+                read = to_host([kept.vector() for kept in values.values()])
+            return {key: kept.told(vector) for (key, kept), vector in zip(values.items(), read, strict=True)}
+        except Exception as error:  # the counts of the bad step are worth more
+            self._warn(f"bad_values: {type(error).__name__}: {error}")
+            return {}
+
+    def _save_tensor(self, copy: TensorCopy, step: int, bad: Sequence[Key]) -> None:
+        if (large := copy.too_large(bad)) is not None and not self._said_large:
+            self._said_large = True
+            (layer, channel), size = large
+            self._warn(
+                f"dump_tensor: {channel} of {layer} has {size / (1 << 20):.0f} MiB in step {step}, more than the"
+                f" {MOST_BYTES >> 20} MiB that are kept; it is not saved, nor are others of that size"
+            )
+        if (taken := copy.take()) is None:
+            return
+        (layer, channel), tensor = taken
+        name = f"tensor_rank{self._rank}_step{step}.pt"
+        whole = os.path.join(self._folder, name)
+        about = {"step": step, "layer": layer, "channel": channel}
+        torch.save({**about, "tensor": tensor}, f"{whole}.part")
+        os.replace(f"{whole}.part", whole)
+        kind = str(tensor.dtype).removeprefix("torch.")
+        self._log.add_tensor({"file": name, **about, "shape": list(tensor.shape), "dtype": kind})
 
     def _write_allocations(self) -> None:
         if not torch.cuda.is_available():

@@ -19,7 +19,7 @@ TENSORS: tuple[str, ...] = ("input", "output", "weight", "bias", "igrad", "grad"
 """What of a layer can be watched; ``igrad`` is its input's gradient, ``grad`` that of its own parameters."""
 
 PLACES: tuple[str, ...] = ("stage", "input", "output")
-DIAGNOSTICS: tuple[str, ...] = ("addr", "locate", "alloc_snapshot")
+DIAGNOSTICS: tuple[str, ...] = ("addr", "locate", "bad_values", "dump_tensor", "alloc_snapshot")
 STEP_ENDS: tuple[str, ...] = ("auto", "optimizer", "forward")
 
 MAX_PRE_CONTEXT = 1000

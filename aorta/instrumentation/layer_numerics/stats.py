@@ -55,9 +55,7 @@ def measure(tensor: torch.Tensor, huge: float, bounds: tuple[float, float] | Non
 
 
 def _measure_piece(piece_N: torch.Tensor, huge: float, bounds: tuple[float, float] | None) -> torch.Tensor:
-    # Types of one byte have few operations of their own.
-    if not piece_N.is_floating_point() or piece_N.element_size() == 1:
-        piece_N = piece_N.to(torch.float64 if not piece_N.is_floating_point() else torch.float32)
+    piece_N = _widened(piece_N)
     finite_N = torch.isfinite(piece_N)
     magnitude_N = piece_N.abs()
     none = torch.full_like(piece_N, -torch.inf)
@@ -77,16 +75,46 @@ def _measure_piece(piece_N: torch.Tensor, huge: float, bounds: tuple[float, floa
     return torch.stack([value.to(torch.float64) for value in values])
 
 
+def _widened(piece_N: torch.Tensor) -> torch.Tensor:
+    # Types of one byte have few operations of their own.
+    if not piece_N.is_floating_point() or piece_N.element_size() == 1:
+        return piece_N.to(torch.float64 if not piece_N.is_floating_point() else torch.float32)
+    return piece_N
+
+
 def merge(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
     """Joins two measurements on one device."""
     return torch.cat([first[:COUNTS] + second[:COUNTS], torch.maximum(first[COUNTS:], second[COUNTS:])])
 
 
-def first_bad_index(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns the flat position of the first value that is not finite, or -1, as float64 [] on the same device."""
-    bad_N = ~torch.isfinite(tensor.reshape(-1))
-    index = bad_N.to(torch.int8).argmax()
-    return torch.where(bad_N.any(), index, torch.full_like(index, -1)).to(torch.float64)
+def first_bad_positions(tensor: torch.Tensor, most: int, bounds: tuple[float, float] | None = None) -> torch.Tensor:
+    """Returns where the first bad values are, without reading them on the host.
+
+    Args:
+        tensor: Of any shape and any real type.
+        most: How many are looked for.
+        bounds: Smallest and largest value that is right; others are bad, as those that are not finite.
+
+    Returns:
+        Flat positions, rising, as int64 [most] on the same device; -1 where there are no more.
+    """
+    none = tensor.numel()
+    found, start = [], 0
+    for piece_N in tensor.reshape(-1).split(_PIECE):
+        wide_N = _widened(piece_N)
+        bad_N = ~torch.isfinite(wide_N)
+        if bounds is not None:
+            bad_N |= (wide_N < bounds[0]) | (wide_N > bounds[1])
+        position_N = torch.arange(start, start + piece_N.numel(), device=piece_N.device)
+        found.append(_smallest(torch.where(bad_N, position_N, none), most))
+        start += piece_N.numel()
+    found.append(torch.full((most,), none, dtype=torch.int64, device=tensor.device))
+    position_K = _smallest(torch.cat(found), most)
+    return torch.where(position_K == none, -1, position_K)
+
+
+def _smallest(values_N: torch.Tensor, most: int) -> torch.Tensor:
+    return values_N.topk(min(most, values_N.numel()), largest=False, sorted=True).values
 
 
 def to_host(vectors: Sequence[torch.Tensor]) -> list[list[float]]:

@@ -22,7 +22,7 @@ from aorta.registry import Registry, RegistryError, load_registry
 from aorta.registry.names import did_you_mean, short
 from aorta.registry.workloads import WorkloadTraits, traits, workload_class, workload_names, workload_reference
 from aorta.run.collectors import KNOWN_RECIPES
-from aorta.workloads.base import ConfigProblem
+from aorta.workloads.base import ConfigProblem, TrialShape
 
 
 def find_recipe(path: str) -> Path:
@@ -40,6 +40,7 @@ def registered_workload(name: str) -> RegisteredWorkload:
     problem = None
     check: Callable[[Mapping[str, Any]], list[ConfigProblem]] = _check_nothing
     variables: Callable[[Mapping[str, Any]], Mapping[str, str]] = _no_variables
+    check_trial: Callable[[Mapping[str, Any], TrialShape], list[ConfigProblem]] = _check_no_trial
     if reference is None:
         close = difflib.get_close_matches(name, workload_names(), n=1)
         hint = f"; did you mean {close[0]!r}?" if close else f" (registered: {', '.join(workload_names())})"
@@ -49,6 +50,7 @@ def registered_workload(name: str) -> RegisteredWorkload:
             cls = workload_class(name)
             check = getattr(cls, "check_config", _check_nothing)
             variables = getattr(cls, "process_env", _no_variables)
+            check_trial = getattr(cls, "check_trial", _check_no_trial)
         except RegistryError as error:
             problem = str(error)
     found = traits(name)
@@ -59,10 +61,15 @@ def registered_workload(name: str) -> RegisteredWorkload:
         problem=problem,
         remarks=found.remarks,
         process_env=variables,
+        check_trial=check_trial,
     )
 
 
 def _check_nothing(config: Mapping[str, Any]) -> list[ConfigProblem]:
+    return []
+
+
+def _check_no_trial(config: Mapping[str, Any], shape: TrialShape) -> list[ConfigProblem]:
     return []
 
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from aorta.plan.overlay import overlay_values
 from aorta.recipe.model import Recipe
-from aorta.workloads.base import ConfigProblem
+from aorta.workloads.base import ConfigProblem, TrialShape
 
 HONOURED_FIELDS = ("docker", "venv", "buck_target", "emulator")
 """Fields of an environment that only a workload can act on."""
@@ -41,6 +41,7 @@ class RegisteredWorkload:
         problem: Why the workload cannot be used here (not registered, or its import failed), or None.
         remarks: What is wrong with the class itself, where something else was used instead.
         process_env: Variables that the class wants its processes to start with, for a merged ``workload_config``.
+        check_trial: The class's own look at a merged ``workload_config`` in a trial with so many steps and ranks.
     """
 
     traits: WorkloadTraits
@@ -49,6 +50,7 @@ class RegisteredWorkload:
     problem: str | None = None
     remarks: tuple[str, ...] = ()
     process_env: Callable[[Mapping[str, Any]], Mapping[str, str]] = lambda config: {}
+    check_trial: Callable[[Mapping[str, Any], TrialShape], list[ConfigProblem]] = lambda config, shape: []
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +123,10 @@ def _config_findings(
         try:
             problems = [
                 (problem.code, problem.key, problem.message)
-                for problem in workload.check_config(request["workload_config"])
+                for problem in [
+                    *workload.check_config(request["workload_config"]),
+                    *workload.check_trial(request["workload_config"], _shape(request)),
+                ]
             ]
         # A plugin's own check may do anything; its recipe can still run.
         except Exception as error:
@@ -148,6 +153,16 @@ def _config_findings(
             for index in indices
         ]
     return found
+
+
+def _shape(request: Mapping[str, Any]) -> TrialShape:
+    """Returns what is known of a cell's trials."""
+    launch = request["launch"]
+    ranks = launch["nnodes"] * launch["nproc_per_node"]
+    if ranks < launch["min_world_size"]:
+        # The run is refused as it stands, so that another number is still to come.
+        return TrialShape(steps=request["steps"])
+    return TrialShape(steps=request["steps"], world_size=ranks, local_world_size=launch["nproc_per_node"])
 
 
 def _top_key(key: str, config: Mapping[str, Any]) -> str:

@@ -107,7 +107,7 @@ class ReproducerConfig(InjectBlock):
     gpu_max_hw_queues: int = field(default=4, metadata=POSITIVE)
     """``GPU_MAX_HW_QUEUES`` of the ranks, set before they start unless the cell sets the variable."""
     expected_local_world_size: int | None = field(default=None, metadata=POSITIVE)
-    """Ranks a host that the recipe is made for; another number is recorded and warned about."""
+    """Ranks a host that the recipe is made for; another number is recorded, and warned about before anything runs."""
 
     def value_problems(self) -> Iterator[tuple[str, str]]:
         """Checks the settings against each other."""

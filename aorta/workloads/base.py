@@ -49,12 +49,28 @@ class ConfigProblem:
     Attributes:
         key: Dotted path inside ``workload_config``, such as ``model.hidden_size``.
         message: What is wrong and what would be right.
-        code: ``unknown_config_key`` (ignored at run time) or ``bad_config_value`` (the trial would fail).
+        code: ``unknown_config_key`` (ignored at run time), ``bad_config_value`` (the trial would fail), or
+            ``topology_mismatch`` (made for another number of ranks).
     """
 
     key: str
     message: str
-    code: Literal["unknown_config_key", "bad_config_value"] = "unknown_config_key"
+    code: Literal["unknown_config_key", "bad_config_value", "topology_mismatch"] = "unknown_config_key"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialShape:
+    """What is known of a trial, besides its configuration, before it runs.
+
+    Attributes:
+        steps: The engine's number of steps.
+        world_size: Number of ranks, or None where it is not known yet.
+        local_world_size: Ranks on each host, or None.
+    """
+
+    steps: int
+    world_size: int | None = None
+    local_world_size: int | None = None
 
 
 class Workload:
@@ -88,6 +104,11 @@ class Workload:
     @classmethod
     def check_config(cls, config: Mapping[str, Any]) -> list[ConfigProblem]:
         """Looks at a merged ``workload_config`` before anything runs; must not import heavy libraries."""
+        return []
+
+    @classmethod
+    def check_trial(cls, config: Mapping[str, Any], shape: TrialShape) -> list[ConfigProblem]:
+        """Looks at what a merged ``workload_config`` means in a trial of that shape; as light as ``check_config()``."""
         return []
 
     @classmethod

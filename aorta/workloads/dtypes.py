@@ -16,6 +16,8 @@ DTYPE_ALIASES: Mapping[str, DtypeName] = {
     "f32": "float32",
     "float": "float32",
 }
+BITS: Mapping[DtypeName, int] = {"bfloat16": 16, "float16": 16, "float32": 32}
+"""Bits of an element."""
 DTYPE_FIELD: Mapping[str, Any] = {"aliases": DTYPE_ALIASES}
 """Field metadata of a ``dtype`` setting."""
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from aorta.workloads.base import ConfigProblem, Workload, WorkloadResult
+from aorta.workloads.base import ConfigProblem, TrialShape, Workload, WorkloadResult
 from aorta.workloads.config import (
     NOT_NEGATIVE,
     POSITIVE,
@@ -20,8 +20,9 @@ from aorta.workloads.config import (
     parse_config,
     read_steps,
 )
-from aorta.workloads.dtypes import DTYPE_FIELD, DtypeName
+from aorta.workloads.dtypes import BITS, DTYPE_FIELD, DtypeName
 from aorta.workloads.inject import TRIAL_INDEX_KEY, FaultConfig, Injector
+from aorta.workloads.inject_check import Buffers, BufferShape, fault_problems
 
 if TYPE_CHECKING:
     from aorta.workloads.inference_session import InferenceSession
@@ -128,6 +129,15 @@ class InferenceConfig(ConfigBlock):
     """Planted faults, in ``input`` (token ids of the prompts), ``prefill_logits``, ``decode_logits`` and parameters by
     name. What ``offline_batch`` compares with is step 0, so a fault there is found by NaN and infinity only."""
 
+    @property
+    def buffers(self) -> Buffers:
+        """What planted faults can strike, as far as it is known without the model."""
+        known = {"input": BufferShape(bits=64, whole_numbers=True), "prefill_logits": BufferShape(bits=32)}
+        if self.request.generate_tokens > 1 and self.model.kind == "decoder_transformer":
+            known["decode_logits"] = BufferShape(bits=32)
+        weights = BufferShape(bits=BITS[self.dtype])
+        return Buffers(known=known, parameters=weights, blocks=self.model.num_layers, gradients=False)
+
     def value_problems(self) -> Iterator[tuple[str, str]]:
         """Checks that ``enabled`` and ``mode`` agree: one of them would be a setting that never applied."""
         enabled = self.serving.continuous_batch.enabled
@@ -156,6 +166,15 @@ class InferenceWorkload(Workload):
     def check_config(cls, config: Mapping[str, Any]) -> list[ConfigProblem]:
         """Reports unknown keys and unusable values of a merged ``workload_config``."""
         return parse_config(InferenceConfig, config).problems
+
+    @classmethod
+    def check_trial(cls, config: Mapping[str, Any], shape: TrialShape) -> list[ConfigProblem]:
+        """Reports planted faults that can never strike."""
+        settings = parse_config(InferenceConfig, config).value
+        if settings is None:
+            return []
+        raw = config.get("inject")
+        return fault_problems(settings.inject, raw, steps=shape.steps, shape=shape, buffers=settings.buffers)
 
     def setup(self) -> None:
         """Builds the model on its device.

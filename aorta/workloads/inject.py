@@ -54,6 +54,7 @@ _KEPT = 32
 """Strikes of one fault that are reported in full; the rest are counted."""
 _SHOWN_NAMES = 12
 _SLOW_SECONDS = 1.0
+_WIDEST = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +93,10 @@ class FaultConfig(ConfigBlock):
             yield "probability", f"is {self.probability}; use a number from 0 to 1"
         if not strikes_rank and self.buffer is None and self.kind not in DEFAULT_BUFFER:
             yield "buffer", f"is missing; name the buffer that {self.kind} strikes (docs/fault-injection.md)"
+        if self.buffer == "":
+            yield "buffer", "is empty; name the buffer, or leave it out where the kind has one of its own"
+        if self.kind == "bitflip" and self.bit is not None and self.bit >= _WIDEST:
+            yield "bit", f"is {self.bit}; no buffer's elements have more than {_WIDEST} bits"
         uses = {
             "buffer": not strikes_rank,
             "element": self.kind in _ELEMENT_KINDS,
@@ -117,14 +122,19 @@ class InjectBlock(ConfigBlock):
     """Faults to plant on purpose, one mapping or a list of them; see fault-injection.md. Marked in every report."""
 
 
-def strikes_trial(fault: FaultConfig, index: int, trial: int) -> bool:
+def strikes_trial(fault: FaultConfig | Mapping[str, Any], index: int, trial: int) -> bool:
     """Tells whether a fault is planted in a trial.
 
     Args:
-        fault: The fault.
+        fault: The fault, as a recipe holds it or as :func:`parse_faults` returns it.
         index: Its place in the list of ``inject``, from 0.
         trial: The trial's number within its cell, from 0.
+
+    Raises:
+        ValueError: Some value of the mapping is unusable.
     """
+    if not isinstance(fault, FaultConfig):
+        (fault,) = parse_faults(fault)
     return _draws(fault, index, trial).random() < fault.probability
 
 
@@ -169,7 +179,7 @@ class Injector:
     ) -> None:
         for index, fault in enumerate(faults):
             if fault.rank is not None and fault.rank >= world_size:
-                have = "only rank 0" if world_size == 1 else f"ranks 0 to {world_size - 1}"
+                have = ranks_there_are(world_size)
                 raise ValueError(f"workload_config.inject[{index}].rank is {fault.rank}; the trial has {have}")
         self._rank = rank
         self._trial = trial
@@ -214,9 +224,8 @@ class Injector:
             if fault.step is not None and fault.step >= steps:
                 problems.append(f"{place}.step is {fault.step}; the trial has steps 0 to {steps - 1}")
             if fault.kind not in RANK_KINDS and not fnmatch.filter(names, fault.pattern):
-                problems.append(
-                    f"{place}.buffer '{fault.pattern}' is none of this workload's; {_nearest(fault, names)}"
-                )
+                meant = nearest_buffers(fault.pattern, names)
+                problems.append(f"{place}.buffer '{fault.pattern}' is none of this workload's; {meant}")
         if problems:
             raise ValueError("\n".join(problems))
 
@@ -390,8 +399,14 @@ class _Plan:
         return {**settings, "active": self.active, "strike_count": self._count, "strikes": list(self._strikes)}
 
 
-def _nearest(fault: FaultConfig, names: Sequence[str]) -> str:
-    near = difflib.get_close_matches(fault.pattern, names, n=3)
+def ranks_there_are(world_size: int) -> str:
+    """Says which ranks a trial has."""
+    return "only rank 0" if world_size == 1 else f"ranks 0 to {world_size - 1}"
+
+
+def nearest_buffers(pattern: str, names: Sequence[str]) -> str:
+    """Says which buffers may have been meant, or else which there are."""
+    near = difflib.get_close_matches(pattern, names, n=3)
     if near:
         return f"did you mean {' or '.join(near)}?"
     rest = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""

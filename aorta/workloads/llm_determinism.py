@@ -14,10 +14,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from aorta.workloads.base import ConfigProblem, Workload, WorkloadResult
+from aorta.workloads.base import ConfigProblem, TrialShape, Workload, WorkloadResult
 from aorta.workloads.config import NOT_NEGATIVE, POSITIVE, ConfigBlock, load_config, parse_config, read_steps
 from aorta.workloads.dtypes import DTYPE_FIELD, DtypeName
 from aorta.workloads.inject import TRIAL_INDEX_KEY, FaultConfig, Injector
+from aorta.workloads.inject_check import Buffers, BufferShape, fault_problems
 
 if TYPE_CHECKING:
     from aorta.llm_determinism.session import DeterminismSession
@@ -62,6 +63,16 @@ class LlmDeterminismConfig(ConfigBlock):
     inject: tuple[FaultConfig, ...] = ()
     """Planted faults, in the second replay of a step only; ``docs/llm-determinism.md`` lists the buffers."""
 
+    @property
+    def buffers(self) -> Buffers:
+        """What planted faults can strike, as far as it is known without the model."""
+        known = {
+            "input": BufferShape(bits=64, whole_numbers=True),
+            "logits": BufferShape(bits=32),
+            "loss": BufferShape(bits=32, elements=1),
+        }
+        return Buffers(known=known, parameters=BufferShape(bits=32), blocks=self.num_layers)
+
     def value_problems(self) -> Iterator[tuple[str, str]]:
         """Checks that the heads divide the width."""
         if self.hidden_size % self.num_heads:
@@ -94,6 +105,15 @@ class LlmDeterminismWorkload(Workload):
     def check_config(cls, config: Mapping[str, Any]) -> list[ConfigProblem]:
         """Reports unknown keys and unusable values of a merged ``workload_config``."""
         return parse_config(LlmDeterminismConfig, config).problems
+
+    @classmethod
+    def check_trial(cls, config: Mapping[str, Any], shape: TrialShape) -> list[ConfigProblem]:
+        """Reports planted faults that can never strike."""
+        settings = parse_config(LlmDeterminismConfig, config).value
+        if settings is None:
+            return []
+        raw = config.get("inject")
+        return fault_problems(settings.inject, raw, steps=shape.steps, shape=shape, buffers=settings.buffers)
 
     def setup(self) -> None:
         """Joins the process group and builds the model, on this rank's device.

@@ -11,8 +11,9 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from aorta.race.check import race_trial_problems
 from aorta.race.config import ReproducerConfig, process_environment, race_config_problems, unused_keys
-from aorta.workloads.base import ConfigProblem, Workload, WorkloadResult
+from aorta.workloads.base import ConfigProblem, TrialShape, Workload, WorkloadResult
 from aorta.workloads.config import load_config, parse_config
 from aorta.workloads.inject import TRIAL_INDEX_KEY
 
@@ -45,6 +46,11 @@ class RaceWorkload(Workload):
     def check_config(cls, config: Mapping[str, Any]) -> list[ConfigProblem]:
         """Reports unknown and unused keys and unusable values of a merged ``workload_config``."""
         return race_config_problems(config)
+
+    @classmethod
+    def check_trial(cls, config: Mapping[str, Any], shape: TrialShape) -> list[ConfigProblem]:
+        """Reports a number of ranks that the recipe is not made for, and planted faults that can never strike."""
+        return race_trial_problems(config, shape)
 
     @classmethod
     def process_env(cls, config: Mapping[str, Any]) -> dict[str, str]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from aorta.workloads.base import ConfigProblem, Workload, WorkloadResult
+from aorta.workloads.base import ConfigProblem, TrialShape, Workload, WorkloadResult
 from aorta.workloads.config import (
     NOT_NEGATIVE,
     POSITIVE,
@@ -23,6 +23,7 @@ from aorta.workloads.config import (
 )
 from aorta.workloads.dtypes import DTYPE_FIELD, DtypeName
 from aorta.workloads.inject import TRIAL_INDEX_KEY, FaultConfig, Injector
+from aorta.workloads.inject_check import Buffers, BufferShape, fault_problems
 
 if TYPE_CHECKING:
     from aorta.workloads.training_session import TrainingSession
@@ -116,6 +117,17 @@ class TrainingConfig(ConfigBlock):
     inject: tuple[FaultConfig, ...] = ()
     """Planted faults, in ``input`` (token ids), ``logits``, ``loss``, parameters by name and ``<parameter>.grad``."""
 
+    @property
+    def buffers(self) -> Buffers:
+        """What planted faults can strike, as far as it is known without the model."""
+        tokens = self.batch_size * self.seq_len
+        known = {
+            "input": BufferShape(bits=64, elements=tokens, whole_numbers=True),
+            "logits": BufferShape(bits=32, elements=tokens * self.model.vocab_size),
+            "loss": BufferShape(bits=32, elements=1),
+        }
+        return Buffers(known=known, parameters=BufferShape(bits=32), blocks=self.model.num_layers)
+
 
 class TrainingWorkload(Workload):
     """Trains for ``warmup_steps + steps`` steps and checks every one of them.
@@ -138,6 +150,15 @@ class TrainingWorkload(Workload):
     def check_config(cls, config: Mapping[str, Any]) -> list[ConfigProblem]:
         """Reports unknown keys and unusable values of a merged ``workload_config``."""
         return parse_config(TrainingConfig, config).problems
+
+    @classmethod
+    def check_trial(cls, config: Mapping[str, Any], shape: TrialShape) -> list[ConfigProblem]:
+        """Reports planted faults that can never strike."""
+        settings = parse_config(TrainingConfig, config).value
+        if settings is None:
+            return []
+        raw = config.get("inject")
+        return fault_problems(settings.inject, raw, steps=shape.steps, shape=shape, buffers=settings.buffers)
 
     def setup(self) -> None:
         """Joins the process group and builds the model, on this rank's device.

@@ -14,7 +14,7 @@ from aorta._jsonio import json_digest
 from aorta.plan.compile import RegisteredWorkload
 from aorta.plan.model import Plan, PlanFileError
 from aorta.registry.model import Environment, Mitigation
-from aorta.workloads.base import Workload
+from aorta.workloads.base import ConfigProblem, TrialShape, Workload
 from tests.plan.conftest import LOCAL, NONE, Checked, make_recipe, registered
 
 GOLDEN = Path(__file__).parent / "golden" / "plan.json"
@@ -169,6 +169,30 @@ def test_an_unknown_key_of_a_cell_names_the_cell(compiled: Compile) -> None:
         ("stacked", "workload_config.typo: x.y: unknown key; did you mean 'known'?"),
         ("image", "workload_config.typo: x.y: unknown key; did you mean 'known'?"),
     ]
+
+
+@pytest.mark.parametrize(("ranks", "seen"), [(4, (40, 4, 4)), (1, (40, None, None))])
+def test_a_workload_sees_the_ranks_that_its_trials_will_have(
+    compiled: Compile, ranks: int, seen: tuple[int | None, ...]
+) -> None:
+    """What does not fit them is a warning; too few ranks are not taken for the number that will be."""
+
+    class Ranked(Workload):
+        launch_mode = "distributed"
+        min_world_size = 2
+
+        @classmethod
+        def check_trial(cls, config: Any, shape: TrialShape) -> list[ConfigProblem]:
+            told = f"{shape.steps} {shape.world_size} {shape.local_world_size}"
+            return [ConfigProblem(key="known", message=told, code="topology_mismatch")]
+
+    plan = compiled(workload=replace(registered(Ranked), check_trial=Ranked.check_trial), nproc_per_node=ranks)
+    told = [
+        w["message"]
+        for w in plan.warnings
+        if w["code"] == "topology_mismatch" and w["cell"] in (None, "baseline-local")
+    ]
+    assert told == ["workload_config.known: {} {} {}".format(*seen)]
 
 
 @pytest.mark.parametrize("answer", [None, ["text"], 3])

@@ -88,6 +88,7 @@ def test_sources_have_an_order(tmp_path: Path) -> None:
         ({"NANLOG_SPEC": "{bad"}, [], "NANLOG_SPEC: "),
         ({"NANLOG_SPEC": '{"wacht": []}'}, [], "NANLOG_SPEC.wacht: is not known here; did you mean 'watch'?"),
         ({"NANLOG_SAMPLE_EVERY": "-3"}, [], "NANLOG_SAMPLE_EVERY: must be a whole number"),
+        ({"NANLOG_SAMPLE_EVRY": "3"}, [], "NANLOG_SAMPLE_EVRY: is not known here; did you mean 'NANLOG_SAMPLE_EVERY'?"),
         ({"RANK": "one"}, [], "RANK: must be a whole number, not 'one'"),
         ({}, ["--config", "nowhere.json"], "nowhere.json: [Errno 2] No such file"),
     ],

@@ -22,6 +22,17 @@ PLACES: tuple[str, ...] = ("stage", "input", "output")
 DIAGNOSTICS: tuple[str, ...] = ("addr", "locate", "bad_values", "dump_tensor", "alloc_snapshot")
 STEP_ENDS: tuple[str, ...] = ("auto", "optimizer", "forward")
 
+VARIABLES: tuple[str, ...] = (
+    *(
+        "NANLOG_DIR",
+        "NANLOG_SPEC",
+        "NANLOG_SPEC_FILE",
+        "NANLOG_WATCH_NAMES",
+        "NANLOG_SAMPLE_EVERY",
+        "NANLOG_PRE_CONTEXT",
+    ),
+)
+
 MAX_PRE_CONTEXT = 1000
 
 Warn = Callable[[str], None]
@@ -121,6 +132,10 @@ def read_spec(config: str | None, env: Mapping[str, str], warn: Warn) -> Spec:
         env: Environment variables.
         warn: Told each thing that is wrong, by its place; the rest of the specification holds.
     """
+    for name in sorted(env):
+        if name.startswith("NANLOG_") and name not in VARIABLES:
+            near = did_you_mean(name, VARIABLES)
+            warn(f"{name}: is not known here{near}; left out. There are: {', '.join(VARIABLES)}")
     folder = env.get("NANLOG_DIR") or Spec.folder
     file = config or env.get("NANLOG_SPEC_FILE")
     source = config or ("NANLOG_SPEC_FILE" if file else "NANLOG_SPEC")

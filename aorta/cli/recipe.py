@@ -25,20 +25,28 @@ def recipe() -> None:
 def validate(files: tuple[str, ...], mitigations_files: tuple[str, ...]) -> None:
     """Check recipes; name every fault of every file. Exit code 0: all are valid. 2: some are not.
 
+    What a run of a valid recipe would warn about, such as a setting that its workload cannot use, is told on standard
+    error.
+
     \b
     Example:
       aorta recipe validate recipes/training/*.yaml --mitigations-file site.json
     """
     from aorta.dag.errors import bad_input_exits
+    from aorta.dag.planning import look_over
     from aorta.recipe.check import check_files
     from aorta.registry import load_registry
 
     with bad_input_exits():
         registry = load_registry(options.paths(mitigations_files))
-    checks = check_files(files, registry)
+    checks = check_files(
+        files, registry, lambda recipe: [(finding.place, finding.message) for finding in look_over(recipe)]
+    )
     for check in checks:
         for line in check.lines:
             click.echo(line, err=not check.valid)
+        for line in check.warnings:
+            click.echo(line, err=True)
     raise SystemExit(0 if all(check.valid for check in checks) else 2)
 
 

@@ -8,30 +8,20 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
-from aorta._resources import resource_path
 from aorta.dag.launching import find_world
 from aorta.dag.settings import Settings, SettingsError
-from aorta.plan.compile import CompileSettings, compile_plan
-from aorta.plan.findings import STRICT_CODES, RegisteredWorkload, recipe_findings
+from aorta.plan.compile import CompileSettings, cell_request, compile_plan
+from aorta.plan.findings import STRICT_CODES, Finding, RegisteredWorkload, recipe_findings
 from aorta.plan.model import Plan
 from aorta.recipe import Recipe, RecipeError, RecipeSchemaError, load_recipe, resolved_recipe
+from aorta.recipe.loader import find_recipe
 from aorta.registry import Registry, RegistryError, load_registry
 from aorta.registry.names import did_you_mean, short
 from aorta.registry.workloads import WorkloadTraits, traits, workload_class, workload_names, workload_reference
 from aorta.run.collectors import KNOWN_RECIPES
 from aorta.workloads.base import ConfigProblem, TrialShape
-
-
-def find_recipe(path: str) -> Path:
-    """Returns the recipe's file; a path below ``recipes/`` that is not here is looked up among the shipped ones."""
-    here = Path(path)
-    if here.exists() or here.is_absolute() or here.parts[:1] != ("recipes",):
-        return here
-    shipped = resource_path(*here.parts)
-    return shipped if shipped.is_file() else here
 
 
 def registered_workload(name: str) -> RegisteredWorkload:
@@ -132,6 +122,14 @@ def plan_recipe(
     if settings.strict:
         _refuse_findings(recipe, plan, workload)
     return plan
+
+
+def look_over(recipe: Recipe) -> list[Finding]:
+    """Returns what a run of a recipe would warn about, as far as it does not depend on how the run is started."""
+    workload = registered_workload(recipe.workload) if recipe.probe is None else NO_WORKLOAD
+    settings = CompileSettings(nproc_per_node=0)
+    requests = [cell_request(recipe, cell, index, workload, settings) for index, cell in enumerate(recipe.cells)]
+    return recipe_findings(recipe, requests, workload)
 
 
 def command_problems(recipe: Recipe, settings: Settings, *, to_run: bool) -> list[str]:

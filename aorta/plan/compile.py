@@ -34,7 +34,7 @@ class CompileSettings:
         strict: Whether a warning about the recipe is an error.
         sidecars: Sidecar files in use, for the record.
         nnodes: Hosts that a trial of a distributed workload is spread over, unless its cell's resources say otherwise.
-        nproc_per_node: Its ranks on each.
+        nproc_per_node: Its ranks on each; 0 to look at a recipe of which nobody has said yet how it will be started.
         rank_logs: Whether every rank's output is kept.
         command: ``argv`` and ``cwd`` of what a probe recipe runs; None for other recipes, and to look at one.
     """

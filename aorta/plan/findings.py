@@ -17,6 +17,9 @@ STRICT_CODES = frozenset({"unknown_config_key", "bad_config_value", "ran_on_host
 """Findings that ``strict`` turns into errors."""
 
 
+_THREADS, _TORCHRUN = "OMP_NUM_THREADS", "TORCHELASTIC_RUN_ID"
+
+
 class WorkloadTraits(Protocol):
     """What the compiler needs to know of a workload's class."""
 
@@ -198,9 +201,12 @@ def surroundings_findings(requests: Sequence[Mapping[str, Any]], ambient: Mappin
     for name in sorted({name for overlay in overlays.values() for name in overlay}):
         heirs = [cell for cell, overlay in overlays.items() if name not in overlay]
         if name in ambient and heirs:
+            # torchrun gives its processes one thread each unless the user's shell says otherwise.
+            theirs = name == _THREADS and _TORCHRUN in ambient
             message = (
-                f"{name} is set to {ambient[name]!r} where the sweep was started, so cells that do not set it "
-                f"inherit that value: {', '.join(heirs)}; unset it, or set it in the recipe"
+                f"{name} is set to {ambient[name]!r} where the sweep was started"
+                f"{' (torchrun sets it where nobody else does)' if theirs else ''}, so cells that do not set it "
+                f"inherit that value: {', '.join(heirs)}; {'' if theirs else 'unset it, or '}set it in the recipe"
             )
             found.append(Finding(cell=None, code="ambient_variable", place="", message=message))
     return found

@@ -6,9 +6,10 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
-from aorta._resources import load_schema
+from aorta._resources import load_schema, resource_path
 from aorta.recipe.errors import RecipeError, RecipeSchemaError
 from aorta.recipe.model import Cell, Collectors, Confound, Recipe, StopAfter
 from aorta.recipe.probe import MODE, TRIAGE_KEYS, WORKLOAD, build_probe, cells_of, check_probe_rules
@@ -21,6 +22,15 @@ from aorta.registry.model import Environment
 from aorta.registry.names import bare
 from aorta.registry.registry import Registry, inline_environment, load_registry
 from aorta.registry.shape import MAX_FAULTS, Fault, Place, find_faults
+
+
+def find_recipe(path: str | Path) -> Path:
+    """Returns the recipe's file; a path below ``recipes/`` that is not here is looked up among the shipped ones."""
+    here = Path(path)
+    if os.path.exists(here) or here.is_absolute() or here.parts[:1] != ("recipes",):
+        return here
+    shipped = resource_path(*here.parts)
+    return shipped if os.path.isfile(shipped) else here
 
 
 def load_recipe(path: str | os.PathLike[str], registry: Registry | None = None) -> Recipe:
@@ -42,7 +52,10 @@ def load_recipe(path: str | os.PathLike[str], registry: Registry | None = None) 
     try:
         text = read_limited(source)
     except UnreadableFileError as error:
-        raise _whole_file(source, str(error)) from None
+        meant = Path("recipes", source)
+        # A path that starts at the root stays there, so it is never taken for a shipped recipe's.
+        hint = f"; did you mean {meant}?" if not os.path.lexists(source) and os.path.isfile(find_recipe(meant)) else ""
+        raise _whole_file(source, f"{error}{hint}") from None
     return parse_recipe(text, registry, source=source)
 
 

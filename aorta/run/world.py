@@ -62,12 +62,19 @@ def _time_of_failure(rank: Rank) -> float:
 def _failure(failures: Sequence[Rank], world: int, limit_sec: float | None) -> tuple[str, dict[str, Any]]:
     first = failures[0]
     status, error = _judge_alone(first, limit_sec)
+    alike, others = [first], []
+    for rank in failures[1:]:
+        found = _judge_alone(rank, limit_sec)[1]
+        if all(found[name] == error[name] for name in ("phase", "type", "message")):
+            alike.append(rank)
+        else:
+            others.append(f"rank {rank.number} ({_brief(found)})")
     error["rank"] = first.number
-    error["message"] = f"rank {first.number} of {world}: {error['message']}"
+    error["message"] = f"{_subject(sorted(alike, key=lambda rank: rank.number))} of {world}: {error['message']}"
     error["stderr_tail"] = first.tail()
-    others = [f"rank {rank.number} ({_brief(_judge_alone(rank, limit_sec)[1])})" for rank in failures[1 : 1 + _TOLD]]
     if others:
-        then = f"after it failed {', '.join(others)}{' and more' if len(failures) > 1 + _TOLD else ''}"
+        them = "it" if len(alike) == 1 else "them"
+        then = f"after {them} failed {', '.join(others[:_TOLD])}{' and more' if len(others) > _TOLD else ''}"
         error["hint"] = f"{error['hint']}; {then}" if error["hint"] else then
     return status, error
 

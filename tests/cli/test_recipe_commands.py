@@ -39,6 +39,26 @@ def test_validate_of_valid_files_ends_with_0(aorta: Aorta, tmp_path: Path) -> No
     assert aorta("recipe", "validate", recipe, "--mitigations-file", str(tmp_path / "site.json")).exit_code == 0
 
 
+def test_validate_tells_what_a_run_would_warn_about(aorta: Aorta, tmp_path: Path) -> None:
+    """A value that the workload cannot use leaves the file valid, and is named; ranks are not known yet."""
+    config = {"lr": 1, "batch_size": 0, "inject": {"kind": "crash_rank", "rank": 5}}
+    recipe = write(tmp_path / "recipe.yaml", [CELL, {**CELL, "name": "b", "workload_config": config}])
+    ended = aorta("recipe", "validate", recipe)
+    assert (ended.exit_code, ended.stdout) == (0, f"{recipe}: valid (2 cells of workload training)\n")
+    assert sorted(line.split(": ")[:3] for line in ended.stderr.splitlines()) == [
+        [recipe, "warning", f"cells[1].workload_config.{key}"] for key in ("batch_size", "lr")
+    ]
+
+
+def test_a_path_that_lacks_its_first_folder_is_told_the_shipped_recipe(aorta: Aorta) -> None:
+    """``training/...`` is what the guide's lists call a recipe that lies below ``recipes/``."""
+    name = "training/example-fsdp-smoke.yaml"
+    for command in (["recipe", "validate", name], ["sweep", "run", "--dry-run", "--recipe", name]):
+        ended = aorta(*command)
+        assert ended.exit_code == 2
+        assert f"{name}: no such file; did you mean recipes/{name}?" in ended.stderr
+
+
 def test_show_tells_the_layer_of_each_variable(aorta: Aorta, tmp_path: Path) -> None:
     """Every layer of the guide's order can be seen, and the highest one wins."""
     recipe = write(

@@ -245,6 +245,22 @@ def test_variables_inherited_by_cells_that_do_not_set_them_are_warned_about(comp
     assert "baseline-local" in warning["message"]
 
 
+def test_nobody_is_told_to_unset_what_torchrun_sets(compiled: Compile) -> None:
+    """A thread count in a process of torchrun's is not the user's to unset; another variable still is."""
+    recipe = make_recipe()
+    cells = (replace(recipe.cells[0], extra_env={"OMP_NUM_THREADS": "4"}), *recipe.cells[1:])
+    told = [
+        next(
+            w["message"]
+            for w in compiled(replace(recipe, cells=cells), ambient=ambient).warnings
+            if "OMP_NUM" in w["message"]
+        )
+        for ambient in ({"OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "x"}, {"OMP_NUM_THREADS": "1"})
+    ]
+    assert "torchrun sets it where nobody else does" in told[0]
+    assert ["unset it" in message for message in told] == [False, True]
+
+
 def test_a_plan_survives_its_file(compiled: Compile) -> None:
     """Reading plan.json back gives the same plan, less the requests that cell.json holds."""
     plan = compiled()

@@ -136,6 +136,13 @@ def test_a_setup_that_raises_is_a_setup_failure_of_that_rank(trial: Runner) -> N
     assert record["error"]["rank"] in (0, 1)
 
 
+def test_what_all_ranks_say_alike_is_said_once(trial: Runner) -> None:
+    """A setup that fails on every rank for one reason names them all, and repeats nothing in the hint."""
+    error = trial("SetupRaises", launch=TWO)["error"]
+    assert error["message"].startswith("ranks 0, 1 of 2: ")
+    assert "after" not in (error["hint"] or "")
+
+
 def test_a_failure_that_only_rank_1_saw_fails_the_trial(trial: Runner) -> None:
     """Rank 0 passed: the trial fails all the same, and the failure names rank and step."""
     found = {"passed": False, "failure_count": 2, "first_failure_iteration": 3, "failure_details": [{"hint": "off"}]}

@@ -53,7 +53,7 @@ def aggregate(
     for cell in plan.cells:
         of_cell = sorted(by_cell[cell.name], key=lambda record: record["trial"])
         rows.append(_row(plan, cell, cells.get(cell.name), of_cell))
-    trouble = [*injected_warnings(rows), *_compare_with_baseline(rows, plan.confound)]
+    trouble = [*injected_warnings(rows, by_cell), *_compare_with_baseline(rows, plan.confound)]
     expected, present = plan.trial_count, sum(row["trials_present"] for row in rows)
     return {
         "schema_version": SCHEMA_VERSION,

@@ -289,11 +289,10 @@ class Injector:
         Returns:
             ``trial``; ``planned``: the faults, each with its settings, ``active`` (whether this trial drew it),
             ``strike_count`` and ``strikes`` (the first 32: rank, step, buffer and what was changed); and
-            ``strike_count`` over all.
+            ``strike_count`` over all. ``unchanged_count`` says how many strikes left every bit as it was.
         """
         planned = [plan.report() for plan in self._plans]
-        total = sum(entry["strike_count"] for entry in planned)
-        return {"trial": self._trial, "strike_count": total, "planned": planned}
+        return {"trial": self._trial, **_totals(planned), "planned": planned}
 
     def _hang(self, seconds: float | None) -> None:
         if seconds is not None:
@@ -346,10 +345,13 @@ def merge_reports(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for entries in zip(*(report["planned"] for report in reports), strict=True):
         strikes = [strike for entry in entries for strike in entry["strikes"]]
         strikes.sort(key=lambda strike: (strike["step"], strike["rank"]))
-        count = sum(entry["strike_count"] for entry in entries)
-        planned.append({**entries[0], "strike_count": count, "strikes": strikes[:_KEPT]})
-    total = sum(entry["strike_count"] for entry in planned)
-    return {"trial": reports[0]["trial"], "strike_count": total, "planned": planned}
+        planned.append({**entries[0], **_totals(entries), "strikes": strikes[:_KEPT]})
+    return {"trial": reports[0]["trial"], **_totals(planned), "planned": planned}
+
+
+def _totals(entries: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    listed = list(entries)
+    return {name: sum(entry[name] for entry in listed) for name in ("strike_count", "unchanged_count")}
 
 
 class _Plan:
@@ -363,6 +365,7 @@ class _Plan:
         self.active = self._random.random() < fault.probability
         self._strikes: list[dict[str, Any]] = []
         self._count = 0
+        self._unchanged = 0
         self._last_step: int | None = None
 
     def draw(self, below: int) -> int:
@@ -383,11 +386,14 @@ class _Plan:
         """Records a strike, and says it on the log: a process that is about to die leaves no other trace."""
         self._last_step = step
         self._count += 1
+        same = found.get("changed") == 0 or ("before" in found and found["before"] == found["after"])
+        self._unchanged += same
         strike = {"rank": rank, "step": step, **found}
         if len(self._strikes) < _KEPT:
             self._strikes.append(strike)
             details = ", ".join(f"{name} {value}" for name, value in strike.items())
-            logger.warning("planted fault: %s (inject[%d]): %s", self.fault.kind, self.index, details)
+            nothing = "; it changed nothing, so that nothing can be found" if same else ""
+            logger.warning("planted fault: %s (inject[%d]): %s%s", self.fault.kind, self.index, details, nothing)
 
     def report(self) -> dict[str, Any]:
         """Returns the fault's settings, whether this trial drew it, and its strikes."""
@@ -396,7 +402,8 @@ class _Plan:
         settings |= {"rank": self.fault.rank, "step": self.fault.step}
         if self.fault.pattern:
             settings["buffer"] = self.fault.pattern
-        return {**settings, "active": self.active, "strike_count": self._count, "strikes": list(self._strikes)}
+        counts = {"strike_count": self._count, "unchanged_count": self._unchanged}
+        return {**settings, "active": self.active, **counts, "strikes": list(self._strikes)}
 
 
 def ranks_there_are(world_size: int) -> str:

@@ -156,6 +156,15 @@ def test_a_perturbed_prompt_is_whole_again_at_the_next_step() -> None:
     assert {d["step"] for d in infer({"kind": "perturb_input", "step": 1}, steps=4).failure_details} == {1}
 
 
+def test_a_strike_that_changes_nothing_is_counted_as_such() -> None:
+    """Each batch has the same logits, so what was in the buffer before is what belongs there."""
+    result = infer({"kind": "partial_write", "buffer": "prefill_logits", "step": 1})
+    (planned,) = result.metrics["injected"]["planned"]
+    assert (result.passed, planned["strikes"][0]["changed"]) == (True, 0)
+    assert (planned["strike_count"], planned["unchanged_count"]) == (1, 1)
+    assert infer({"kind": "nan_logits"}).metrics["injected"]["unchanged_count"] == 0
+
+
 def test_probability_draws_trial_by_trial() -> None:
     """Over trials a fault of probability one half comes and goes, the same way each time."""
     fault = {"kind": "nan_logits", "step": 1, "probability": 0.5}

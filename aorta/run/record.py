@@ -277,7 +277,8 @@ def _reason(record: Mapping[str, Any]) -> str:
     elif record["did_not_run"]:
         reason = "the main work did not start"
     elif record["verdict"] == "fail":
-        detectors = [str(detail["detector"]) for detail in record["result"]["failure_details"] if "detector" in detail]
+        details = record["result"].get("failure_details") or []
+        detectors = [str(detail["detector"]) for detail in details if "detector" in detail]
         reason = ", ".join(detectors) or f"{record['result']['failure_count']} checks failed"
     else:
         return ""

@@ -15,6 +15,7 @@ import jsonschema
 import pytest
 
 from aorta._resources import load_schema
+from aorta.dag.leftovers import clear_leftovers
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SUPERVISE = REPOSITORY / "aorta" / "run" / "supervise.py"
@@ -142,7 +143,11 @@ class Runner:
 
 @pytest.fixture
 def trial(tmp_path: Path) -> Iterator[Runner]:
-    """Runs trials in a fresh run directory, and checks that no file of the engine's is left but the records."""
+    """Runs trials in a fresh run directory, and checks that no file of the engine's is left but the records.
+
+    What a killed supervisor reserved for its record goes at the sweep's end.
+    """
     runner = Runner(tmp_path)
     yield runner
+    clear_leftovers(runner.run_dir)
     assert [path.name for path in runner.run_dir.rglob(".tmp-*")] == []

@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 RECIPE ?= recipes/training/example-training-mitigations.yaml
-PYTEST_ARGS ?= -n auto --maxprocesses 8
+PYTEST_ARGS ?= -n auto --dist worksteal --durations 25
 
 .PHONY: run test lint types unit format docs install clean
 

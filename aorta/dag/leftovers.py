@@ -22,8 +22,8 @@ from aorta.run.process import kill_all, marked
 STRANGER_SEC = 3600.0
 """A temporary file whose process nobody here can look at is removed when it is older than this.
 
-Most are written within moments. What a trial reserves for its record lives as long as the trial, which writes it anew if
-need be.
+Most are written within moments. What a trial reserves for its record lives as long as the trial, which writes it anew
+if need be.
 """
 
 _TEMPORARY = re.compile(r"\.tmp-(?:(?P<host>.+)-(?P<pid>[0-9]{1,9})-[0-9a-f]+|.*)")

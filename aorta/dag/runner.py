@@ -345,10 +345,10 @@ def _run_interruptible(command: list[str], working_directory: Path, hub: Hub | N
         if not _from_terminal():
             process.send_signal(number)
 
-    previous = {
-        signal.SIGINT: signal.signal(signal.SIGINT, interrupt),
-        signal.SIGTERM: signal.signal(signal.SIGTERM, lambda number, frame: process.send_signal(number)),
-    }
+    previous = {signal.SIGTERM: signal.signal(signal.SIGTERM, lambda number, frame: process.send_signal(number))}
+    # A shell script's background job ignores Ctrl-C, and so does Snakemake in it: nothing would stop.
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        previous[signal.SIGINT] = signal.signal(signal.SIGINT, interrupt)
     try:
         return process.wait()
     finally:

@@ -55,6 +55,17 @@ _MANAGED: dict[str, str | None] = {
     "--array": None,
     "-a": None,
     "--wrap": None,
+    # These change what becomes of a job, which the engine follows.
+    "--test-only": None,
+    "--hold": None,
+    "-H": None,
+    "--requeue": None,
+    "--no-requeue": None,
+    "--wait": None,
+    "-W": None,
+    "--quiet": None,
+    "-Q": None,
+    "--het-group": None,
 }
 
 
@@ -65,12 +76,23 @@ def extra_faults(extra: str) -> Iterator[str]:
         extra: The value of ``resources.extra``: options of ``sbatch``, separated by blanks.
     """
     for word in extra.split():
-        option = word.partition("=")[0]
-        if option not in _MANAGED:
-            continue
-        name = _MANAGED[option]
-        remedy = f"use resources.{name}" if name else "the engine or the profile sets it (docs/clusters.md)"
-        yield f"must not hold {option!r}: {remedy}"
+        option = _managed(word)
+        if option is not None:
+            name = _MANAGED[option]
+            remedy = f"use resources.{name}" if name else "the engine or the profile sets it (docs/clusters.md)"
+            yield f"must not hold {word.partition('=')[0]!r}: {remedy}"
+        elif word == ":":
+            yield "must not hold ':': a trial is one job, not a heterogeneous one"
+
+
+def _managed(word: str) -> str | None:
+    """Returns the managed option that sbatch would read a word as: whole, ``-t5``, or ``--tim`` for ``--time``."""
+    if word.startswith("--"):
+        given = word.partition("=")[0]
+        if given in _MANAGED:
+            return given
+        return next((option for option in _MANAGED if len(given) > 2 and option.startswith(given)), None)
+    return word[:2] if word[:2] in _MANAGED else None
 
 
 def plain_resources(*layers: Mapping[str, int | str]) -> dict[str, int | str]:

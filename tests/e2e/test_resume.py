@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -89,6 +90,22 @@ def test_an_orphan_is_waited_for_and_its_dead_sweep_named(workspace: Workspace) 
     assert "held trial 0: is recorded already and does not run again" in said
     assert [(run["raced"], run["recorded"]) for run in log_of(workspace)] == [(False, False)] * 2
     assert {trial["pid"] for trial in workspace.trials()} == {run["pid"] for run in log_of(workspace)}
+
+
+def test_an_ignored_interrupt_stays_ignored(workspace: Workspace) -> None:
+    """A script's background job ignores Ctrl-C: the sweep neither stops nor says that it does."""
+    recipe, gate = gated(workspace)
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with started(workspace, "aorta", "sweep", "run", "--recipe", recipe, "--devices", "2") as sweep:
+            wait_until(lambda: all_started(workspace), "both trials to start")
+            os.killpg(sweep.pid, signal.SIGINT)
+            gate.touch()
+            said = sweep.communicate(timeout=240)[0]
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    assert sweep.returncode == 0, said
+    assert "stopping" not in said
 
 
 @pytest.mark.parametrize("command", ["snakemake", "aorta"])

@@ -68,6 +68,11 @@ def test_resources_are_part_of_the_resolved_recipe() -> None:
         ("{extra: exclusive}", "resources.extra", "options of sbatch"),
         ("{extra: --mem=4G}", "resources.extra", "must not hold '--mem': use resources.mem"),
         ("{extra: -J name}", "resources.extra", "must not hold '-J': the engine or the profile sets it"),
+        ("{extra: -t5}", "resources.extra", "must not hold '-t5': use resources.runtime"),
+        ("{extra: -N2}", "resources.extra", "must not hold '-N2': use resources.nodes"),
+        ("{extra: --tim=5}", "resources.extra", "must not hold '--tim': use resources.runtime"),
+        ("{extra: --test-only}", "resources.extra", "must not hold '--test-only': the engine or the profile sets it"),
+        ("{extra: '--nice=5 : --exclusive'}", "resources.extra", "not a heterogeneous one"),
         ("{cpus: 4}", "resources", "'gpus', 'nodes', 'partition'"),
     ],
 )

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
+NO_TORCH_VARIABLE = "AORTA_ENV_NO_TORCH"
+"""Set to 1, a sweep's snapshots leave out what only an import of PyTorch can tell, and say so."""
+
 _CHILD_LIMIT_SEC = 120.0
 
 
@@ -137,7 +140,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         action="store_true",
         help="leave a snapshot that is there as it is, and wait for one that another process is taking",
     )
-    parser.add_argument("--no-torch", action="store_true", help="do not start a process that imports PyTorch")
+    parser.add_argument(
+        "--no-torch",
+        action="store_true",
+        default=os.environ.get(NO_TORCH_VARIABLE) == "1",
+        help=f"do not start a process that imports PyTorch (also: {NO_TORCH_VARIABLE}=1)",
+    )
     options = parser.parse_args(argv)
     for flag, value in (("--run-dir", options.run_dir), ("--out", options.out), ("--captured", options.captured)):
         if value == "":

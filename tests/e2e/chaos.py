@@ -22,6 +22,7 @@ from typing import Any, ClassVar
 import yaml
 
 from aorta.dag.lock import read_owner
+from aorta.instrumentation.snapshot import NO_TORCH_VARIABLE
 from aorta.run.process import kill_all
 from tests.e2e.conftest import PLUGIN, REPOSITORY
 
@@ -92,6 +93,7 @@ class Chaos:
             **os.environ,
             "PYTHONPATH": str(PLUGIN),
             "AORTA_LOCK_DIR": str(folder / "locks"),
+            NO_TORCH_VARIABLE: "1",
             "KNOWN_LOG": str(self.log),
             "KNOWN_SECONDS": str(seconds),
             MARK: self.mark,

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
+from aorta.instrumentation.snapshot import NO_TORCH_VARIABLE
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 PLUGIN = Path(__file__).resolve().parent / "plugin"
 
@@ -36,6 +38,8 @@ class Workspace:
         self.environment = {
             **os.environ,
             "PYTHONPATH": str(PLUGIN),
+            # Most of a tiny sweep's time would go into two imports; tests/instrumentation has the whole snapshot.
+            NO_TORCH_VARIABLE: "1",
             "AORTA_LOCK_DIR": str(folder.parent / f"{folder.name}-locks"),
         }
 

@@ -235,3 +235,14 @@ def test_a_damaged_snapshot_is_taken_again(run_dir: Path) -> None:
 def test_the_placeholder_keeps_an_unknown_descriptor_as_it_is() -> None:
     """Nothing is added to or taken from what the plan said."""
     assert placeholder_snapshot({"name": "x", "new_field": 1})["environment"] == {"name": "x", "new_field": 1}
+
+
+def test_a_variable_spares_the_import_of_pytorch(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sweep's jobs take no options of the user's; what is left out is said, not guessed."""
+    monkeypatch.setenv(snapshot.NO_TORCH_VARIABLE, "1")
+    assert snapshot.main(["--run-dir", str(run_dir), "--host"]) == 0
+    with_variable = json.loads((run_dir / "host_env.json").read_text("utf-8"))["pytorch"]
+    monkeypatch.delenv(snapshot.NO_TORCH_VARIABLE)
+    assert snapshot.main(["--run-dir", str(run_dir), "--host", "--no-torch"]) == 0
+    assert json.loads((run_dir / "host_env.json").read_text("utf-8"))["pytorch"] == with_variable
+    assert with_variable["missing"]

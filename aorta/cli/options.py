@@ -186,6 +186,23 @@ devices = click.option(
     metavar="N",
     help="At most N trials at once on this host [default: one per accelerator, one without any].",
 )
+
+
+def nproc_per_node(what: str, default: str = "1") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Returns the option that says how many ranks a trial has on a host.
+
+    Args:
+        what: Which ranks, and where.
+        default: What holds where it is not given.
+    """
+    return click.option(
+        "--nproc-per-node",
+        type=click.IntRange(min=1, max=1024),
+        metavar="N",
+        help=f"{what} [default: {default}].",
+    )
+
+
 rank_logs = click.option("--rank-logs", is_flag=True, help="Keep the output of every rank beside its trial's record.")
 
 

@@ -30,12 +30,7 @@ from aorta.cli import options
 @click.option("--detach", is_flag=True, help="End as soon as the shares are submitted; the same command follows them.")
 @options.devices
 @options.trial_timeout
-@click.option(
-    "--nproc-per-node",
-    type=click.IntRange(min=1, max=1024),
-    metavar="N",
-    help="Ranks of each distributed trial, all on the share's node [default: 1].",
-)
+@options.nproc_per_node("Ranks of each distributed trial, all on the share's node")
 @options.rank_logs
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
@@ -79,12 +74,7 @@ def submit(context: click.Context, /, **given: Any) -> None:
 @click.command()
 @options.what_to_run
 @options.trial_timeout
-@click.option(
-    "--nproc-per-node",
-    type=click.IntRange(min=1, max=1024),
-    metavar="N",
-    help="Ranks of each distributed trial, all on one host [default: 1].",
-)
+@options.nproc_per_node("Ranks of each distributed trial, all on one host")
 @options.rank_logs
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context

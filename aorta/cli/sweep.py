@@ -29,12 +29,7 @@ def sweep() -> None:
 @click.option("--jobs", "-j", type=click.IntRange(min=1), metavar="N", help="At most N jobs at once [default: cores].")
 @options.devices
 @options.trial_timeout
-@click.option(
-    "--nproc-per-node",
-    type=click.IntRange(min=1, max=1024),
-    metavar="N",
-    help="Ranks of each distributed trial, on this host or on each node [default: 1; under torchrun, its own].",
-)
+@options.nproc_per_node("Ranks of each distributed trial, on this host or on each node", "1; under torchrun, its own")
 @click.option(
     "--nodes",
     type=click.IntRange(min=1, max=65536),

@@ -76,7 +76,9 @@ class Attempt:
         tree = Tree(self._token, self._signals)
         starter = Starter(self._arguments, self._cell, tree, base_env(self._env), self._held, self._token)
         if not self._distributed:
-            return self._supervise([starter.start(None, {}, probe)], tree, [], probe, time.time())
+            # Before the start, or the end, which is reckoned from it, would lie after the release of the devices.
+            started_at = time.time()
+            return self._supervise([starter.start(None, {}, probe)], tree, [], probe, started_at)
         launcher = find_launcher(self._arguments.launcher)
         if launcher.gathers:
             return self._run_gathered(launcher, tree, starter, probe)

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 ROOM_BYTES = 64 * 1024
 """What a record's place is to hold before its trial starts; most records are smaller."""
 
+_JOB_SIGNAL_SEC = 0.5
+"""How much later than a part of its job this process may hear of the job's end."""
+
 
 def main(argv: Sequence[str], usage: str | None = None) -> int:
     """Runs one trial and writes its record.
@@ -275,6 +278,9 @@ class _Trial:
         if job is not None:
             from aorta.run.lost import job_entry
 
+            if trial_record["exit_status"] == "infrastructure_failed":
+                # What ends a job reaches its worker and this process, in whatever order; the trial has not failed then.
+                self._hear_of_the_end()
             trial_record["slurm"] = job_entry(job)
         return trial_record
 
@@ -282,9 +288,19 @@ class _Trial:
         """Whether the job goes on; the signal that tells this process of its end may come a moment later."""
         from aorta.run.slurmjob import find_job
 
-        self._signals.wait(0.5)
-        self._signals.check()
+        self._hear_of_the_end()
         return find_job(job.number).state == "RUNNING"
+
+    def _hear_of_the_end(self) -> None:
+        """Gives the signal that ends this process's job time to come.
+
+        Raises:
+            Interrupted: It came.
+        """
+        deadline = time.monotonic() + _JOB_SIGNAL_SEC
+        while (left := deadline - time.monotonic()) > 0:
+            self._signals.wait(left)
+            self._signals.check()
 
     def _pause(self, seconds: float) -> None:
         self._signals.check()

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from aorta._jsonio import read_json
+from aorta.plan.changes import IN_THE_VARIABLES, Change, find_changes, show_side, without
 from aorta.plan.model import Plan
 from aorta.plan.paths import RunLayout
 from aorta.plan.rundir import read_plan, read_request
-
-Change = dict[str, Any]
-"""``key`` (a dotted path), ``a`` and ``b``; a side that does not have the key lacks the entry."""
 
 _SETTINGS = (
     *("steps", "trials", "stop_after", "retry_errors", "mitigations", "isolation", "launch", "collect"),
@@ -23,8 +20,6 @@ _SETTINGS = (
 _RATES = ("trials_counted", "failure_rate", "event_rate", "event_rate_ci95", "error_rate", "mean_step_time_ms")
 _VOLATILE = frozenset({"captured_at", "duration_sec"})
 """Fields of a snapshot that differ each time."""
-
-_WIDEST = 60
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,10 +85,10 @@ def diff_runs(a: Run, b: Run) -> dict[str, Any]:
     cells = {name: _cell_changes(a.requests[name], b.requests[name]) for name in common}
     shared = [place for place in a.snapshots if place in b.snapshots]
     snapshots = {
-        place: list(_changes(_steady(a.snapshots[place]), _steady(b.snapshots[place]), "")) for place in shared
+        place: list(find_changes(_steady(a.snapshots[place]), _steady(b.snapshots[place]))) for place in shared
     }
     found: dict[str, Any] = {
-        "run": list(_changes(_run_facts(a), _run_facts(b), "")),
+        "run": list(find_changes(_run_facts(a), _run_facts(b))),
         "cells_only_in_a": [name for name in a.requests if name not in b.requests],
         "cells_only_in_b": [name for name in b.requests if name not in a.requests],
         "cells": {name: parts for name, parts in cells.items() if parts},
@@ -139,30 +134,17 @@ def _watching(request: Mapping[str, Any]) -> dict[str, Any]:
 
 def _cell_changes(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, list[Change]]:
     """Returns the parts of a cell that changed; the variables with the layer that each value came from."""
-    # What an environment sets is among the variables; which file it was registered in changes nothing.
-    aside = {"env", "source_package"}
     parts = {
-        "variables": list(_changes(a.get("env", {}), b.get("env", {}), "", deep=False)),
-        "environment": list(_changes(_without(a["environment"], aside), _without(b["environment"], aside), "")),
-        "workload_config": list(_changes(a["workload_config"], b["workload_config"], "")),
-        "settings": list(_changes(_only(a, _SETTINGS), _only(b, _SETTINGS), "")),
+        "variables": list(find_changes(a.get("env", {}), b.get("env", {}), "", deep=False)),
+        "environment": list(
+            find_changes(without(a["environment"], IN_THE_VARIABLES), without(b["environment"], IN_THE_VARIABLES))
+        ),
+        "workload_config": list(find_changes(a["workload_config"], b["workload_config"])),
+        "settings": list(find_changes(_only(a, _SETTINGS), _only(b, _SETTINGS))),
         # Which command it is, the runs themselves say.
-        "probe": list(_changes(_watching(a), _watching(b), "")),
+        "probe": list(find_changes(_watching(a), _watching(b))),
     }
     return {name: changes for name, changes in parts.items() if changes}
-
-
-def _changes(a: Mapping[str, Any], b: Mapping[str, Any], prefix: str, *, deep: bool = True) -> Iterator[Change]:
-    for key in dict.fromkeys([*a, *b]):
-        path = f"{prefix}{key}"
-        if deep and isinstance(a.get(key), Mapping) and isinstance(b.get(key), Mapping):
-            yield from _changes(a[key], b[key], f"{path}.")
-        elif key not in a or key not in b or a[key] != b[key]:
-            yield {"key": path} | ({"a": a[key]} if key in a else {}) | ({"b": b[key]} if key in b else {})
-
-
-def _without(value: Mapping[str, Any], names: frozenset[str] | set[str]) -> dict[str, Any]:
-    return {name: item for name, item in value.items() if name not in names}
 
 
 def _only(value: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
@@ -171,7 +153,7 @@ def _only(value: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
 
 def _steady(snapshot: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a snapshot without what differs each time."""
-    steady = _without(snapshot, _VOLATILE)
+    steady = without(snapshot, _VOLATILE)
     python = steady.get("python")
     if isinstance(python, Mapping) and isinstance(python.get("path"), list):
         # The first entry is the folder in which the command was started.
@@ -209,25 +191,8 @@ def render(found: Mapping[str, Any]) -> list[str]:
 
 
 def _block(title: str, changes: list[Change]) -> list[str]:
-    return (
-        [f"{title}:", *(f"  {change['key']}: {_side(change, 'a')} -> {_side(change, 'b')}" for change in changes)]
-        if (changes)
-        else []
-    )
-
-
-def _side(change: Change, side: str) -> str:
-    if side not in change:
-        return "(absent)"
-    value = change[side]
-    if isinstance(value, Mapping) and set(value) == {"value", "layer"}:
-        return f"{_short(value['value'])} ({value['layer']})"
-    return _short(value)
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 3]}..."
+    lines = [f"  {change['key']}: {show_side(change, 'a')} -> {show_side(change, 'b')}" for change in changes]
+    return [f"{title}:", *lines] if lines else []
 
 
 def _rate_text(figures: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from aorta._jsonio import both_ends, read_json, write_json_atomic
+from aorta.plan.changes import IN_THE_VARIABLES, find_changes, show_side, without
 from aorta.plan.current import CellFiles
 from aorta.plan.folders import new_run, run_folders, runs_folder
 from aorta.plan.model import RUN_AGAIN, Plan, PlanFileError, PlannedCell, of_consequence
@@ -384,9 +385,8 @@ def drift(cell: str, frozen: Mapping[str, Any], present: Mapping[str, Any]) -> l
         if (old or {}).get("value") != (new or {}).get("value"):
             layer = (new or old)["layer"]
             lines.append(f"cell {cell}: {name} was {_shown(old)} and is now {_shown(new)} ({layer})")
-    for part in ("environment", "isolation", "launch"):
-        if frozen.get(part) != present.get(part) and not (part == "environment" and _same_place(frozen, present)):
-            lines.append(f"cell {cell}: {part} was {frozen.get(part)!r} and is now {present.get(part)!r}")
+    for change in find_changes(_surroundings(frozen), _surroundings(present)):
+        lines.append(f"cell {cell}: {change['key']} was {show_side(change, 'a')} and is now {show_side(change, 'b')}")
     return lines
 
 
@@ -394,9 +394,9 @@ def _shown(entry: Mapping[str, str] | None) -> str:
     return "unset" if entry is None else repr(entry["value"])
 
 
-def _same_place(frozen: Mapping[str, Any], present: Mapping[str, Any]) -> bool:
-    """Whether two requests' environments differ only in what the overlay already shows."""
-    ignored = {"env", "source_package"}
-    return {k: v for k, v in frozen["environment"].items() if k not in ignored} == {
-        k: v for k, v in present.get("environment", {}).items() if k not in ignored
+def _surroundings(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns where and how a request runs, without what its variables show already."""
+    return {
+        "environment": without(request.get("environment", {}), IN_THE_VARIABLES),
+        **{part: request.get(part) for part in ("isolation", "launch")},
     }

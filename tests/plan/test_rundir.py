@@ -14,7 +14,7 @@ import pytest
 from aorta._jsonio import write_json_atomic
 from aorta.plan.model import Plan, PlanFileError
 from aorta.plan.paths import RunLayout
-from aorta.plan.rundir import RunChoice, RunDirError, choose_run, is_finished, materialise, read_plan
+from aorta.plan.rundir import RunChoice, RunDirError, choose_run, drift, is_finished, materialise, read_plan
 from aorta.registry.model import Mitigation
 from tests.plan.conftest import make_recipe
 
@@ -145,6 +145,25 @@ def test_a_continued_run_keeps_the_frozen_registry_values(compiled: Compile, tmp
     assert choice.plan.key == compiled().key
     assert "cell stacked: HSA_XNACK was '1' and is now '2' (mitigation:xnack)" in choice.notices
     assert [cell.request for cell in choice.plan.cells] == [cell.request for cell in compiled().cells]
+
+
+def test_what_drifted_is_named_entry_by_entry() -> None:
+    """An environment or a launch of ten entries is not printed whole for the one that changed."""
+    frozen = {
+        "environment": {"name": "box", "kind": "docker", "image": "a:1", "env": {"X": "1"}, "source_package": "p"},
+        "isolation": None,
+        "launch": {"mode": "distributed", "nnodes": 1, "nproc_per_node": 2},
+    }
+    present = {
+        "environment": {"name": "box", "kind": "docker", "image": "a:2", "env": {"X": "2"}, "source_package": "q"},
+        "isolation": None,
+        "launch": {"mode": "distributed", "nnodes": 1, "nproc_per_node": 4},
+    }
+    assert drift("c", frozen, present) == [
+        'cell c: environment.image was "a:1" and is now "a:2"',
+        "cell c: launch.nproc_per_node was 2 and is now 4",
+    ]
+    assert drift("c", frozen, frozen) == []
 
 
 def test_refresh_takes_the_new_registry_values(compiled: Compile, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from aorta.hrx.preload import refuse_ignored, require_preloads
 from aorta.hrx.toolchain import (
@@ -21,8 +21,8 @@ from aorta.hrx.toolchain import (
     require_device,
 )
 from aorta.instrumentation._tool import run_tool
-from aorta.workloads.base import Workload
 from aorta.workloads.config import POSITIVE, ConfigBlock
+from aorta.workloads.configured import ConfiguredWorkload
 
 _PREFIX = "aorta "
 _NO_DEVICE, _CALL_FAILED = 3, 4
@@ -76,7 +76,10 @@ class Reported:
             raise RuntimeError(f"the program ended well and its {key!r} is {text!r}, not a whole number") from None
 
 
-class HipWorkload(Workload):
+P = TypeVar("P", bound=HipProgramConfig)
+
+
+class HipWorkload(ConfiguredWorkload[P]):
     """A workload whose work is done by a HIP program in a process of its own.
 
     Args:
@@ -84,12 +87,10 @@ class HipWorkload(Workload):
         kfd: The GPU driver's device file.
 
     Attributes:
-        settings: The checked configuration.
         programs: Source files to compile, each with the flags that it needs besides the target.
     """
 
     programs: ClassVar[Mapping[str, Sequence[str]]] = {}
-    settings: HipProgramConfig
 
     def __init__(self, config: Mapping[str, Any], *, kfd: Path = KFD) -> None:
         super().__init__(config)

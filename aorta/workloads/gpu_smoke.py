@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from aorta.workloads.base import ConfigProblem, Workload, WorkloadResult
-from aorta.workloads.config import NOT_NEGATIVE, POSITIVE, ConfigBlock, load_config, parse_config, read_steps
+from aorta.workloads.base import WorkloadResult
+from aorta.workloads.config import NOT_NEGATIVE, POSITIVE, ConfigBlock
+from aorta.workloads.configured import ConfiguredWorkload
 from aorta.workloads.dtypes import DTYPE_FIELD, DtypeName
 from aorta.workloads.failures import FailureLog
 from aorta.workloads.timing import Stopwatch
@@ -44,19 +45,15 @@ class GpuSmokeConfig(ConfigBlock):
             yield "n", f"is {self.n}; use at most {_MAX_N}"
 
 
-class GpuSmokeWorkload(Workload):
+class GpuSmokeWorkload(ConfiguredWorkload[GpuSmokeConfig]):
     """Runs the kernel ``steps`` times, on the CPU where there is no accelerator (metric ``device``)."""
+
+    name: ClassVar[str] = "gpu_smoke"
+    config_class: ClassVar[type[ConfigBlock]] = GpuSmokeConfig
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)
-        self.steps = read_steps(config)
-        self.settings = load_config(GpuSmokeConfig, config, "gpu_smoke")
         self._device: torch.device | None = None
-
-    @classmethod
-    def check_config(cls, config: Mapping[str, Any]) -> list[ConfigProblem]:
-        """Reports unknown keys and unusable values of a merged ``workload_config``."""
-        return parse_config(GpuSmokeConfig, config).problems
 
     def setup(self) -> None:
         """Chooses the device.

@@ -10,13 +10,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from aorta.hrx.toolchain import KFD
 from aorta.hrx.workload import HipProgramConfig, HipWorkload, Reported
-from aorta.workloads.base import ConfigProblem, WorkloadResult
-from aorta.workloads.config import load_config, parse_config, read_steps
+from aorta.workloads.base import WorkloadResult
+from aorta.workloads.config import ConfigBlock
 from aorta.workloads.failures import FailureLog
 from aorta.workloads.timing import percentile
 
@@ -47,24 +45,15 @@ class HrxConfig(HipProgramConfig):
     is added, changed before the graph is instantiated, or changed in the instance."""
 
 
-class HrxWorkload(HipWorkload):
+class HrxWorkload(HipWorkload[HrxConfig]):
     """Runs the probe ``steps`` times, in a new process each."""
 
+    name: ClassVar[str] = "hrx"
+    config_class: ClassVar[type[ConfigBlock]] = HrxConfig
     programs: ClassVar[Mapping[str, Sequence[str]]] = {
         _PROGRAM: ("-O2", "-std=c++17", "-ldl"),
         _KERNEL: ("-O2", "--genco"),
     }
-    settings: HrxConfig
-
-    def __init__(self, config: Mapping[str, Any], *, kfd: Path = KFD) -> None:
-        super().__init__(config, kfd=kfd)
-        self.steps = read_steps(config)
-        self.settings = load_config(HrxConfig, config, "hrx")
-
-    @classmethod
-    def check_config(cls, config: Mapping[str, Any]) -> list[ConfigProblem]:
-        """Reports unknown keys and unusable values of a merged ``workload_config``."""
-        return parse_config(HrxConfig, config).problems
 
     def run(self) -> WorkloadResult:
         """Runs the probes; a HIP call that fails is a failed probe, as the call is what is tested.

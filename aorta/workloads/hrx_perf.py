@@ -10,13 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from aorta.hrx.toolchain import KFD
 from aorta.hrx.workload import HipProgramConfig, HipWorkload, Reported
-from aorta.workloads.base import ConfigProblem, WorkloadResult
-from aorta.workloads.config import NOT_NEGATIVE, POSITIVE, load_config, parse_config
+from aorta.workloads.base import WorkloadResult
+from aorta.workloads.config import NOT_NEGATIVE, POSITIVE, ConfigBlock
 from aorta.workloads.failures import FailureLog
 from aorta.workloads.timing import percentile
 
@@ -79,20 +77,12 @@ def _periodic_sum(count: int, period: Sequence[int]) -> int:
     return whole * sum(period) + sum(period[:rest])
 
 
-class HrxPerfWorkload(HipWorkload):
+class HrxPerfWorkload(HipWorkload[HrxPerfConfig]):
     """Runs one benchmark; each of its timed iterations is a step time."""
 
+    name: ClassVar[str] = "hrx_perf"
+    config_class: ClassVar[type[ConfigBlock]] = HrxPerfConfig
     programs: ClassVar[Mapping[str, Sequence[str]]] = {_PROGRAM: ("-O3", "-std=c++17", "-ldl")}
-    settings: HrxPerfConfig
-
-    def __init__(self, config: Mapping[str, Any], *, kfd: Path = KFD) -> None:
-        super().__init__(config, kfd=kfd)
-        self.settings = load_config(HrxPerfConfig, config, "hrx_perf")
-
-    @classmethod
-    def check_config(cls, config: Mapping[str, Any]) -> list[ConfigProblem]:
-        """Reports unknown keys and unusable values of a merged ``workload_config``."""
-        return parse_config(HrxPerfConfig, config).problems
 
     def run(self) -> WorkloadResult:
         """Runs the program; a HIP call that fails, a wrong element and a wrong checksum fail the trial.

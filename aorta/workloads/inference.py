@@ -9,20 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from aorta.workloads.base import ConfigProblem, TrialShape, Workload, WorkloadResult
-from aorta.workloads.config import (
-    NOT_NEGATIVE,
-    POSITIVE,
-    ConfigBlock,
-    load_config,
-    parse_config,
-    read_steps,
-)
+from aorta.workloads.base import ConfigProblem, TrialShape, WorkloadResult
+from aorta.workloads.config import NOT_NEGATIVE, POSITIVE, ConfigBlock, parse_config
+from aorta.workloads.configured import ConfiguredWorkload
 from aorta.workloads.dtypes import BITS, DTYPE_FIELD, DtypeName
 from aorta.workloads.inject import TRIAL_INDEX_KEY, FaultConfig, Injector
-from aorta.workloads.inject_check import Buffers, BufferShape, fault_problems
+from aorta.workloads.inject_check import Buffers, BufferShape, trial_fault_problems
 
 if TYPE_CHECKING:
     from aorta.workloads.inference_session import InferenceSession
@@ -149,32 +143,24 @@ class InferenceConfig(ConfigBlock):
             )
 
 
-class InferenceWorkload(Workload):
+class InferenceWorkload(ConfiguredWorkload[InferenceConfig]):
     """Runs ``steps`` batches, or up to ``steps`` ticks of continuous batching.
 
     Ticks end early when all requests are answered. A budget that ends first is a finished trial too: metric
     ``requests_remaining`` says how many are not answered. A failed check does not end the run.
     """
 
+    name: ClassVar[str] = "inference"
+    config_class: ClassVar[type[ConfigBlock]] = InferenceConfig
+
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)
-        self.steps = read_steps(config)
-        self.settings = load_config(InferenceConfig, config, "inference")
         self._session: InferenceSession | None = None
-
-    @classmethod
-    def check_config(cls, config: Mapping[str, Any]) -> list[ConfigProblem]:
-        """Reports unknown keys and unusable values of a merged ``workload_config``."""
-        return parse_config(InferenceConfig, config).problems
 
     @classmethod
     def check_trial(cls, config: Mapping[str, Any], shape: TrialShape) -> list[ConfigProblem]:
         """Reports planted faults that can never strike."""
-        settings = parse_config(InferenceConfig, config).value
-        if settings is None:
-            return []
-        raw = config.get("inject")
-        return fault_problems(settings.inject, raw, steps=shape.steps, shape=shape, buffers=settings.buffers)
+        return trial_fault_problems(parse_config(InferenceConfig, config).value, config, shape)
 
     def setup(self) -> None:
         """Builds the model on its device.

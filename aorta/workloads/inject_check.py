@@ -9,7 +9,7 @@ import fnmatch
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from aorta.workloads.base import ConfigProblem, TrialShape
 from aorta.workloads.inject import RANK_KINDS, FaultConfig, nearest_buffers, ranks_there_are
@@ -70,6 +70,18 @@ class Buffers:
         return nearest_buffers(pattern, [*self.known, *rest])
 
 
+class Injectable(Protocol):
+    """A configuration with planted faults."""
+
+    @property
+    def inject(self) -> tuple[FaultConfig, ...]:
+        """The faults."""
+
+    @property
+    def buffers(self) -> Buffers:
+        """What they can strike."""
+
+
 def fault_problems(
     faults: Sequence[FaultConfig], raw: Any, *, steps: int, shape: TrialShape, buffers: Buffers
 ) -> list[ConfigProblem]:
@@ -90,6 +102,22 @@ def fault_problems(
             key = f"{place}.{written}"
             found.append(ConfigProblem(key=key, message=f"{key} {message}", code="bad_config_value"))
     return found
+
+
+def trial_fault_problems(
+    settings: Injectable | None, config: Mapping[str, Any], shape: TrialShape
+) -> list[ConfigProblem]:
+    """Returns what keeps the planned faults of a merged ``workload_config`` from ever striking.
+
+    Args:
+        settings: The configuration as it was read, or None if it has unusable values: then there is nothing to say.
+        config: The configuration as the recipe has it.
+        shape: What is known of the trial.
+    """
+    if settings is None:
+        return []
+    raw = config.get("inject")
+    return fault_problems(settings.inject, raw, steps=shape.steps, shape=shape, buffers=settings.buffers)
 
 
 def _problems(fault: FaultConfig, steps: int, shape: TrialShape, buffers: Buffers) -> Iterator[tuple[str, str]]:

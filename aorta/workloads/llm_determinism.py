@@ -9,16 +9,16 @@ parameter are compared.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from aorta.workloads.base import ConfigProblem, TrialShape, Workload, WorkloadResult
-from aorta.workloads.config import NOT_NEGATIVE, POSITIVE, ConfigBlock, load_config, parse_config, read_steps
+from aorta.workloads.base import ConfigProblem, TrialShape, WorkloadResult
+from aorta.workloads.config import NOT_NEGATIVE, POSITIVE, ConfigBlock, parse_config
+from aorta.workloads.configured import DistributedWorkload
 from aorta.workloads.dtypes import DTYPE_FIELD, DtypeName
 from aorta.workloads.inject import TRIAL_INDEX_KEY, FaultConfig, Injector
-from aorta.workloads.inject_check import Buffers, BufferShape, fault_problems
+from aorta.workloads.inject_check import Buffers, BufferShape, trial_fault_problems
 
 if TYPE_CHECKING:
     from aorta.llm_determinism.session import DeterminismSession
@@ -85,35 +85,25 @@ class LlmDeterminismConfig(ConfigBlock):
         return self.model_label or f"{self.num_layers}L-{self.hidden_size}d{experts}"
 
 
-class LlmDeterminismWorkload(Workload):
+class LlmDeterminismWorkload(DistributedWorkload[LlmDeterminismConfig]):
     """Replays the same training step ``2 * steps`` times, in pairs, and fails if any two runs differ in a bit.
 
     Every pair starts from the same snapshot, so with ``steps`` above 1 all runs should agree: the metric
     ``distinct_outcomes`` counts how many different results there were.
     """
 
-    launch_mode: ClassVar[Literal["single_process", "distributed"]] = "distributed"
+    name: ClassVar[str] = "llm_determinism"
+    config_class: ClassVar[type[ConfigBlock]] = LlmDeterminismConfig
     min_world_size: ClassVar[int] = 1
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)
-        self.steps = read_steps(config)
-        self.settings = load_config(LlmDeterminismConfig, config, "llm_determinism")
         self._session: DeterminismSession | None = None
-
-    @classmethod
-    def check_config(cls, config: Mapping[str, Any]) -> list[ConfigProblem]:
-        """Reports unknown keys and unusable values of a merged ``workload_config``."""
-        return parse_config(LlmDeterminismConfig, config).problems
 
     @classmethod
     def check_trial(cls, config: Mapping[str, Any], shape: TrialShape) -> list[ConfigProblem]:
         """Reports planted faults that can never strike."""
-        settings = parse_config(LlmDeterminismConfig, config).value
-        if settings is None:
-            return []
-        raw = config.get("inject")
-        return fault_problems(settings.inject, raw, steps=shape.steps, shape=shape, buffers=settings.buffers)
+        return trial_fault_problems(parse_config(LlmDeterminismConfig, config).value, config, shape)
 
     def setup(self) -> None:
         """Joins the process group and builds the model, on this rank's device.
@@ -146,8 +136,4 @@ class LlmDeterminismWorkload(Workload):
         if self._session is not None:
             self._session.close()
         self._session = None
-        # setup() may have failed before torch was imported, and then there is no group to leave.
-        if "torch.distributed" in sys.modules:
-            from aorta.workloads.process_group import leave_process_group
-
-            leave_process_group()
+        super().cleanup()

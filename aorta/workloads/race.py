@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from aorta.race.check import race_trial_problems
 from aorta.race.config import ReproducerConfig, process_environment, race_config_problems, unused_keys
-from aorta.workloads.base import ConfigProblem, TrialShape, Workload, WorkloadResult
-from aorta.workloads.config import load_config, parse_config
+from aorta.workloads.base import ConfigProblem, TrialShape, WorkloadResult
+from aorta.workloads.config import ConfigBlock, parse_config
+from aorta.workloads.configured import DistributedWorkload
 from aorta.workloads.inject import TRIAL_INDEX_KEY
 
 if TYPE_CHECKING:
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
 logger = logging.getLogger("aorta.workloads")
 
 
-class RaceWorkload(Workload):
+class RaceWorkload(DistributedWorkload[ReproducerConfig]):
     """Runs ``warmup_iterations + verify_iterations`` iterations of a communication pattern on all ranks.
 
     Each trial needs processes of its own: what it varies (queues, protocols, GPU-direct) is read once by libraries that
     are loaded once.
     """
 
-    launch_mode: ClassVar[Literal["single_process", "distributed"]] = "distributed"
+    name: ClassVar[str] = "race"
+    config_class: ClassVar[type[ConfigBlock]] = ReproducerConfig
     min_world_size: ClassVar[int] = 2
     isolation_supported: ClassVar[frozenset[str]] = frozenset({"process"})
     isolation_required: ClassVar[bool] = True
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)
-        self.settings = load_config(ReproducerConfig, config, "race")
         for key, why in unused_keys(self.settings, config):
             logger.warning("race: workload_config key '%s' %s", key, why)
         self._session: RaceSession | None = None
@@ -96,8 +96,4 @@ class RaceWorkload(Workload):
     def cleanup(self) -> None:
         """Leaves the process group and frees the buffers; also after a setup() that failed half-way."""
         self._session = None
-        # setup() may have failed before torch was imported, and then there is no group to leave.
-        if "torch.distributed" in sys.modules:
-            from aorta.workloads.process_group import leave_process_group
-
-            leave_process_group()
+        super().cleanup()

@@ -7,23 +7,16 @@ each step; a failure on any rank fails the trial.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from aorta.workloads.base import ConfigProblem, TrialShape, Workload, WorkloadResult
-from aorta.workloads.config import (
-    NOT_NEGATIVE,
-    POSITIVE,
-    ConfigBlock,
-    load_config,
-    parse_config,
-    read_steps,
-)
+from aorta.workloads.base import ConfigProblem, TrialShape, WorkloadResult
+from aorta.workloads.config import NOT_NEGATIVE, POSITIVE, ConfigBlock, parse_config
+from aorta.workloads.configured import DistributedWorkload
 from aorta.workloads.dtypes import DTYPE_FIELD, DtypeName
 from aorta.workloads.inject import TRIAL_INDEX_KEY, FaultConfig, Injector
-from aorta.workloads.inject_check import Buffers, BufferShape, fault_problems
+from aorta.workloads.inject_check import Buffers, BufferShape, trial_fault_problems
 
 if TYPE_CHECKING:
     from aorta.workloads.training_session import TrainingSession
@@ -129,7 +122,7 @@ class TrainingConfig(ConfigBlock):
         return Buffers(known=known, parameters=BufferShape(bits=32), blocks=self.model.num_layers)
 
 
-class TrainingWorkload(Workload):
+class TrainingWorkload(DistributedWorkload[TrainingConfig]):
     """Trains for ``warmup_steps + steps`` steps and checks every one of them.
 
     A failed check does not end the run: the trial's step times stay comparable with those of a trial that
@@ -137,28 +130,18 @@ class TrainingWorkload(Workload):
     rank and needs no port.
     """
 
-    launch_mode: ClassVar[Literal["single_process", "distributed"]] = "distributed"
+    name: ClassVar[str] = "training"
+    config_class: ClassVar[type[ConfigBlock]] = TrainingConfig
     min_world_size: ClassVar[int] = 1
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)
-        self.steps = read_steps(config)
-        self.settings = load_config(TrainingConfig, config, "training")
         self._session: TrainingSession | None = None
-
-    @classmethod
-    def check_config(cls, config: Mapping[str, Any]) -> list[ConfigProblem]:
-        """Reports unknown keys and unusable values of a merged ``workload_config``."""
-        return parse_config(TrainingConfig, config).problems
 
     @classmethod
     def check_trial(cls, config: Mapping[str, Any], shape: TrialShape) -> list[ConfigProblem]:
         """Reports planted faults that can never strike."""
-        settings = parse_config(TrainingConfig, config).value
-        if settings is None:
-            return []
-        raw = config.get("inject")
-        return fault_problems(settings.inject, raw, steps=shape.steps, shape=shape, buffers=settings.buffers)
+        return trial_fault_problems(parse_config(TrainingConfig, config).value, config, shape)
 
     def setup(self) -> None:
         """Joins the process group and builds the model, on this rank's device.
@@ -192,8 +175,4 @@ class TrainingWorkload(Workload):
     def cleanup(self) -> None:
         """Leaves the process group and frees the model; also after a setup() that failed half-way."""
         self._session = None
-        # setup() may have failed before torch was imported, and then there is no group to leave.
-        if "torch.distributed" in sys.modules:
-            from aorta.workloads.process_group import leave_process_group
-
-            leave_process_group()
+        super().cleanup()

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from aorta.run.ranks import Rank
 
 
-class Attempt:
-    """One go at a trial.
+class OneTry:
+    """What one go at a trial is given.
 
     Args:
         arguments: The supervisor's command line.
@@ -55,7 +55,14 @@ class Attempt:
         self._held = held
         self._say = say
         self._overlay = request.overlay_of(cell)
-        self._distributed = cell["launch"]["mode"] == "distributed"
+
+
+class Attempt(OneTry):
+    """One go at a trial of a workload."""
+
+    @property
+    def _distributed(self) -> bool:
+        return bool(self._cell["launch"]["mode"] == "distributed")
 
     def run(self) -> dict[str, Any]:
         """Runs the trial's ranks and returns the record.

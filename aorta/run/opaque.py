@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import os
 import time
+from functools import cached_property
 
 from aorta._jsonio import write_json_atomic
 from aorta.probe.classify import classify
 from aorta.probe.observe import Observer
 from aorta.probe.settings import ProbeSettings
 from aorta.run import record, request
+from aorta.run.attempt import OneTry
 from aorta.run.device import HELD_VARIABLE
 from aorta.run.output import ErrorOutput
 from aorta.run.process import TOKEN_VARIABLE, Tree
@@ -27,13 +29,11 @@ from aorta.run.start import ENGINE_PREFIX
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
     from typing import Any
 
     from aorta.probe.classify import Classification
     from aorta.probe.observe import Observation
-    from aorta.run.device import Held
-    from aorta.run.process import SignalWatch, Worker
+    from aorta.run.process import Worker
 
 ENV_FILE_VARIABLE = "AORTA_ENV_FILE"
 """Names the file of a cell's variables, where ``env_passthrough_mode`` is ``file``."""
@@ -49,40 +49,20 @@ _POLL_SEC = 1.0
 _NOT_STARTED = "the worker did not start: "
 
 
-class CommandAttempt:
-    """One run of the command.
+class CommandAttempt(OneTry):
+    """One run of the command; the cell's request has a part ``probe``."""
 
-    Args:
-        arguments: The supervisor's command line.
-        cell: The cell's request, with its part ``probe``.
-        signals: The supervisor's signals.
-        token: The value of ``AORTA_TRIAL_TOKEN``.
-        env: The supervisor's environment without an enclosing trial's variables.
-        held: What the trial holds on this host.
-        say: Tells a person something.
-    """
+    @property
+    def _probe(self) -> dict[str, Any]:
+        return dict(self._cell["probe"])
 
-    def __init__(
-        self,
-        arguments: request.Arguments,
-        cell: dict[str, Any],
-        signals: SignalWatch,
-        token: str,
-        env: Mapping[str, str],
-        held: Held,
-        say: Callable[[str], None],
-    ) -> None:
-        self._arguments = arguments
-        self._cell = cell
-        self._probe: dict[str, Any] = cell["probe"]
-        self._signals = signals
-        self._token = token
-        self._env = env
-        self._held = held
-        self._say = say
-        self._overlay = request.overlay_of(cell)
-        self._settings = ProbeSettings.from_mapping(self._probe["settings"])
-        self._folder = os.path.join(arguments.run_dir, arguments.cell, f"trial_{arguments.trial}")
+    @cached_property
+    def _settings(self) -> ProbeSettings:
+        return ProbeSettings.from_mapping(self._probe["settings"])
+
+    @property
+    def _folder(self) -> str:
+        return os.path.join(self._arguments.run_dir, self._arguments.cell, f"trial_{self._arguments.trial}")
 
     def run(self) -> dict[str, Any]:
         """Runs the command, judges it, writes what it leaves, and returns the trial's record.

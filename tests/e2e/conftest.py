@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -18,6 +20,10 @@ from aorta.instrumentation.snapshot import NO_TORCH_VARIABLE
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PLUGIN = Path(__file__).resolve().parent / "plugin"
+AORTA = ("-c", "from aorta.cli import main; main(prog_name='aorta')")
+"""What makes an interpreter the ``aorta`` command."""
+SNAKEMAKE = ("-m", "snakemake", "--snakefile", str(REPOSITORY / "Snakefile"))
+"""What makes an interpreter plain Snakemake on the project's Snakefile."""
 
 
 @dataclass(frozen=True)
@@ -65,11 +71,34 @@ class Workspace:
 
     def snakemake(self, *arguments: str, **environment: str) -> Ended:
         """Runs plain Snakemake on the project's Snakefile."""
-        return self.run("-m", "snakemake", "--snakefile", str(REPOSITORY / "Snakefile"), *arguments, **environment)
+        return self.run(*SNAKEMAKE, *arguments, **environment)
 
     def aorta(self, *arguments: str, **environment: str) -> Ended:
         """Runs the ``aorta`` command."""
-        return self.run("-c", "from aorta.cli import main; main(prog_name='aorta')", *arguments, **environment)
+        return self.run(*AORTA, *arguments, **environment)
+
+    @contextlib.contextmanager
+    def started(self, *command: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
+        """Starts a command of this interpreter's environment in a session of its own, and kills it at the end.
+
+        What it says is read by ``communicate``.
+        """
+        process = subprocess.Popen(
+            [sys.executable, *command],
+            cwd=self.folder,
+            env={**self.environment, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
 
     def runs(self) -> list[Path]:
         """All run directories below the default output folder."""

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ import pytest
 from aorta.dag.lock import read_owner
 from aorta.run.process import kill_all
 from tests.e2e.chaos import processes, wait_until
-from tests.e2e.conftest import REPOSITORY, Workspace
+from tests.e2e.conftest import AORTA, SNAKEMAKE, Workspace
 
 pytestmark = pytest.mark.e2e
 
@@ -30,25 +29,13 @@ MARK = "KNOWN_CHAOS"
 def started(workspace: Workspace, *words: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
     """Starts ``aorta`` or ``snakemake``; what it says is read by ``communicate``. Leaves no process behind."""
     mark = f"resume-{os.getpid()}-{time.monotonic_ns()}"
-    command = [sys.executable, "-c", "from aorta.cli import main; main(prog_name='aorta')", *words[1:]]
-    if words[0] == "snakemake":
-        command = [sys.executable, "-m", "snakemake", "--snakefile", str(REPOSITORY / "Snakefile"), *words[1:]]
-    process = subprocess.Popen(
-        command,
-        cwd=workspace.folder,
-        env={**workspace.environment, MARK: mark, **environment},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        yield process
-    finally:
-        while left := processes(mark):
-            kill_all(left)
-        process.communicate()
+    program = SNAKEMAKE if words[0] == "snakemake" else AORTA
+    with workspace.started(*program, *words[1:], **{MARK: mark, **environment}) as process:
+        try:
+            yield process
+        finally:
+            while left := processes(mark):
+                kill_all(left)
 
 
 def log_of(workspace: Workspace) -> list[dict[str, Any]]:

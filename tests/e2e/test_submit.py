@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -10,18 +9,18 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.e2e.chaos import wait_until
-from tests.e2e.conftest import Workspace
+from tests.e2e.conftest import AORTA, Workspace
 
 pytestmark = pytest.mark.e2e
 
 STANDIN = Path(__file__).resolve().parent / "slurm_standin.py"
-MAIN = "from aorta.cli import main; main(prog_name='aorta')"
 
 
 class Submitting:
@@ -50,24 +49,8 @@ class Submitting:
     def words(self, *options: str) -> tuple[str, ...]:
         return ("sweep", "submit", "--recipe", "recipe.yaml", "--run-dir", "run", "--shards", "2", *options)
 
-    @contextlib.contextmanager
-    def started(self, *options: str) -> Iterator[subprocess.Popen[str]]:
-        process = subprocess.Popen(
-            [sys.executable, "-c", MAIN, *self.words(*options)],
-            cwd=self.folder,
-            env=self.workspace.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        try:
-            yield process
-        finally:
-            if process.poll() is None:
-                process.kill()
-            process.communicate()
+    def started(self, *options: str) -> AbstractContextManager[subprocess.Popen[str]]:
+        return self.workspace.started(*AORTA, *self.words(*options))
 
     def submissions(self) -> list[list[str]]:
         """The words of every call of sbatch that submitted."""
@@ -210,7 +193,7 @@ def test_a_host_without_slurm_is_told_the_ways_out(submitting: Submitting, tmp_p
     """Before anything is written."""
     before = submitting.workspace.files()
     (tmp_path / "python").symlink_to(shutil.which("true") or "/bin/true")
-    ended = submitting.workspace.run("-c", MAIN, *submitting.words(), PATH=str(tmp_path))
+    ended = submitting.workspace.run(*AORTA, *submitting.words(), PATH=str(tmp_path))
     assert ended.code == 2 and "sbatch: not found" in ended.stderr and "docs/shards.md" in ended.stderr
     assert submitting.workspace.files() == before
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
 import subprocess
-import sys
 from collections import Counter
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import Workspace
+from tests.e2e.conftest import AORTA, Workspace
 from tests.slurm.conftest import Cluster, wait_until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.e2e]
@@ -39,25 +37,9 @@ class Shares:
         ]
         self.recipe = workspace.recipe(cells, workload="known", trials=4, steps=1, confound={"baseline_cell": "a"})
 
-    @contextlib.contextmanager
-    def started(self, *options: str) -> Iterator[subprocess.Popen[str]]:
+    def started(self, *options: str) -> AbstractContextManager[subprocess.Popen[str]]:
         """The command, in a session of its own."""
-        process = subprocess.Popen(
-            [sys.executable, "-c", "from aorta.cli import main; main()", *WORDS, self.recipe, *options],
-            cwd=self.folder,
-            env=self.workspace.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        try:
-            yield process
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
+        return self.workspace.started(*AORTA, *WORDS, self.recipe, *options)
 
     def finished(self, *options: str) -> tuple[int, str]:
         """Runs the command to its end; returns its exit code and what it said."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,7 @@ def parse_recipe(text: str | bytes, registry: Registry | None = None, source: st
         message = str(error) if path else _about_file(source, str(error))
         raise RecipeSchemaError([RecipeError(path=path, message=message, line=error.line)], source) from None
     if not isinstance(document.data, dict):
-        found = document.describe((), document.data, ())
+        found = document.describe((), document.data)
         raise _whole_file(source, f"must be a mapping of recipe keys, not {found}", line=document.line(()))
     registry = registry if registry is not None else load_registry()
     faults = _find_all(document, registry)
@@ -156,11 +157,26 @@ def _find_all(document: Document, registry: Registry) -> list[Fault]:
     # A place is unclean if a fault lies in it: at it, or deeper.
     unclean = {fault.place[:length] for fault in faults for length in range(1, len(fault.place) + 1)}
     if len(faults) < MAX_FAULTS:
-        for fault in check(document.data, registry, lambda place: place not in unclean):
+        meaning = check(document.data, registry, lambda place: place not in unclean)
+        for fault in chain(_base_60_faults(document, unclean), meaning):
             faults.append(fault)
             if len(faults) >= MAX_FAULTS:
                 break
     return faults
+
+
+def _base_60_faults(document: Document, unclean: Container[Place]) -> Iterator[Fault]:
+    """Finds requests that are written as a time of day, of which YAML makes a number that nobody means."""
+    cells = document.data.get("cells")
+    scopes: list[Place] = [(), *(("cells", number) for number in range(len(cells) if isinstance(cells, list) else 0))]
+    for scope, name in product(scopes, RESOURCE_NAMES):
+        place = (*scope, "resources", name)
+        if place not in unclean and document.is_base_60(place):
+            wanted = load_schema("recipe")["$defs"]["resources"]["properties"][name]["errorMessage"]
+            value = document.data
+            for step in place:
+                value = value[step]
+            yield Fault(place=place, message=f"{wanted}, not {document.describe(place, value)}")
 
 
 def _wraps_a_command(data: Mapping[str, Any]) -> bool:

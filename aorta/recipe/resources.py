@@ -108,6 +108,9 @@ def plain_resources(*layers: Mapping[str, int | str]) -> dict[str, int | str]:
         merged["runtime"] = _number(merged["runtime"], _MINUTES)
     if "mem" in merged:
         merged["mem"] = _number(merged["mem"], _MEGABYTES)
+    if "extra" in merged:
+        # A folded block of YAML ends with a line break, which would end sbatch's command line as well.
+        merged["extra"] = " ".join(str(merged["extra"]).split())
     return {name: merged[name] for name in RESOURCE_NAMES if name in merged}
 
 

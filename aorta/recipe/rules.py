@@ -97,7 +97,7 @@ def _check_json_form(value: Any, place: Place, is_clean: IsClean) -> Iterator[Fa
             yield from _check_json_form(item, (*place, index), is_clean)
     elif isinstance(value, Foreign) and not value.reported:
         remedy = "; quote it to make it a string" if value.text else ""
-        message = f"must have a JSON form, and {describe(place, value, ())} has none{remedy}"
+        message = f"must have a JSON form, and {describe(place, value)} has none{remedy}"
         yield Fault(place=place, message=message)
     elif isinstance(value, float) and not math.isfinite(value):
         yield Fault(place=place, message=f"must have a JSON form, and {value} has none; quote it to make it a string")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from yaml.constructor import SafeConstructor
 
 from aorta.recipe.yaml_nodes import MAX_DEPTH, MAX_NODES, Node, YamlError, parse_nodes
 from aorta.registry.names import bare, short
-from aorta.registry.shape import MAX_FAULTS, Fault, Place, describe
+from aorta.registry.shape import MAX_FAULTS, Fault, Fits, Place, describe
 
 _MAX_DIGITS = 1000
 """Digits of a number. Python itself refuses to read or print an int of more than 4300 digits."""
@@ -98,22 +99,29 @@ class Document:
         """Returns a sort key that puts places into the order of the document, missing keys first."""
         return tuple(self._positions(place))
 
-    def describe(self, place: Place, value: object, wanted: tuple[str, ...]) -> str:
-        """Says what was found, with what YAML made of it and what would help."""
+    def describe(self, place: Place, value: object, fits: Fits = lambda value: False) -> str:
+        """Says what was found, with what YAML made of it and a change that would make it right, if there is one."""
         node = self._node(place)
-        found = describe(place, value, wanted)
+        found = describe(place, value)
         if node is None or node.kind != "scalar":
             return found
-        if isinstance(value, bool) and node.text.lower() not in ("true", "false"):
-            found = f"{found} (YAML reads {node.text} so)"
-        if not isinstance(value, str) and "string" in wanted:
-            remedy = 'write "" for an empty string' if value is None else f'quote it: "{bare(node.text)}"'
-            return f"{found}; {remedy}"
-        if isinstance(value, str) and {"integer", "number"} & set(wanted) and _is_quoted_number(value):
+        if (isinstance(value, bool) and node.text.lower() not in ("true", "false")) or self.is_base_60(place):
+            found = f"{found} (YAML reads {bare(node.text)} so)"
+        if value is None:
+            return f'{found}; write "" for an empty string' if fits("") else found
+        if not isinstance(value, str) and fits(node.text):
+            return f'{found}; quote it: "{bare(node.text)}"'
+        whole = _whole_number(node.text)
+        if whole is None or not fits(whole):
+            return found
+        if isinstance(value, str) and node.text == str(whole):
             return f"{found}; remove the quotes"
-        if isinstance(value, float) and "integer" in wanted and value.is_integer():
-            return f"{found}; write {int(value) if abs(value) < 1e15 else 'it without a point'}"
-        return found
+        return f"{found}; write {whole if abs(whole) < 10**15 else 'it without a point'}"
+
+    def is_base_60(self, place: Place) -> bool:
+        """Whether the value at a place is a number written with colons: 1:30 is 90 in YAML 1.1."""
+        node = self._node(place)
+        return node is not None and node.tag in ("int", "float") and ":" in node.text
 
     def _walk(self, place: Place) -> Iterator[tuple[Node, Node | None]]:
         """Yields the nodes that lead to ``place`` with their keys, as far as they exist."""
@@ -289,9 +297,13 @@ def _constructor() -> Any:
     return SafeConstructor()
 
 
-def _is_quoted_number(text: str) -> bool:
+def _whole_number(text: str) -> int | None:
+    """Returns the whole number that a text stands for to a person, or None."""
     try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+        number = Decimal(text)
+    except ArithmeticError:
+        return None
+    # Beyond that many digits no value is right, and making the int would take long.
+    if not number.is_finite() or number.adjusted() > 20 or number != number.to_integral_value():
+        return None
+    return int(number)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeGuard
 
 from aorta._resources import load_schema
 from aorta.registry.names import did_you_mean, short
@@ -49,11 +49,14 @@ class Fault:
         return (*self.place, self.key) if self.inside and self.key is not None else self.place
 
 
-Describe = Callable[[Place, object, tuple[str, ...]], str]
-"""Says what was found at a place: (place, value, types that would be right) -> such as ``int 1; quote it``."""
+Fits = Callable[[object], bool]
+"""Tells whether a value would be right at the place of a fault."""
+
+Describe = Callable[[Place, object, Fits], str]
+"""Says what was found at a place: (place, value, what would be right) -> such as ``int 1; quote it``."""
 
 
-def describe(place: Place, value: object, wanted: tuple[str, ...]) -> str:
+def describe(place: Place, value: object, fits: Fits = lambda value: False) -> str:
     """Says what ``value`` is, as ``int 3`` or ``the string 'x'``."""
     if value is None:
         return "null"
@@ -90,7 +93,7 @@ def find_faults(
     for error in _validator(schema).iter_errors(data):
         if ignore(error.instance):
             continue
-        fault = _sentence(error, describe)
+        fault = _sentence(error, describe, _validator(schema).evolve(schema=error.schema).is_valid)
         # One value can break several rules (too short, and no match); the first says enough.
         if (fault.place, fault.key) in seen:
             continue
@@ -105,7 +108,7 @@ def _is_name(error: Any) -> bool:
     return "propertyNames" in error.absolute_schema_path
 
 
-def _sentence(error: Any, describe: Describe) -> Fault:
+def _sentence(error: Any, describe: Describe, fits: Fits) -> Fault:
     place: Place = tuple(error.absolute_path)
     if error.validator == "required":
         return Fault(place=place, message=error.message, rule="required")
@@ -124,15 +127,7 @@ def _sentence(error: Any, describe: Describe) -> Fault:
         return Fault(place=place, message=message, rule="propertyNames", inside=True, key=str(error.instance))
     if error.validator == "not":
         return Fault(place=place, message=f"{short(error.instance)} {wanted}")
-    return Fault(place=place, message=f"{wanted}, not {describe(place, error.instance, _wanted_types(error))}")
-
-
-def _wanted_types(error: Any) -> tuple[str, ...]:
-    types = error.schema.get("type", ())
-    # "Write an empty string" helps only where an empty string would do.
-    if error.instance is None and not _expression(error.schema.get("pattern", "^.")).search(""):
-        return ()
-    return (types,) if isinstance(types, str) else tuple(types)
+    return Fault(place=place, message=f"{wanted}, not {describe(place, error.instance, fits)}")
 
 
 @lru_cache(maxsize=4)
@@ -172,6 +167,14 @@ def _validator(name: str) -> Any:
         if validator.evolve(schema=rule_not).is_valid(instance):
             yield ValidationError("is excluded")
 
+    def minimum(validator: Any, least: float, instance: object, rule: Mapping[str, Any]) -> Iterator[Any]:
+        if _is_comparable(instance) and instance < least:
+            yield ValidationError("is too small")
+
+    def maximum(validator: Any, most: float, instance: object, rule: Mapping[str, Any]) -> Iterator[Any]:
+        if _is_comparable(instance) and instance > most:
+            yield ValidationError("is too large")
+
     types = Draft202012Validator.TYPE_CHECKER.redefine_many(
         {
             # JSON Schema counts 2.0 as an integer. A recipe does not: a float there is a slip.
@@ -179,7 +182,15 @@ def _validator(name: str) -> Any:
             "number": lambda _, value: _is_finite(value),
         }
     )
-    keywords = {"required": required, "additionalProperties": additional, "pattern": pattern, "not": negation}
+    keywords = {
+        "required": required,
+        "additionalProperties": additional,
+        "pattern": pattern,
+        "not": negation,
+        # The library's own let ints pass that are beyond the range of a float, since they are no "number" here.
+        "minimum": minimum,
+        "maximum": maximum,
+    }
     # jsonschema ships no annotations for this function.
     build: Any = extend
     return build(Draft202012Validator, keywords, type_checker=types)(schema)
@@ -191,8 +202,12 @@ def _expression(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern.replace("$", r"\Z"))
 
 
+def _is_comparable(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
 def _is_finite(value: object) -> bool:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if not _is_comparable(value):
         return False
     try:
         return math.isfinite(value)

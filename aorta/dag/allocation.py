@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from aorta._jsonio import write_json_atomic, write_text_atomic
 from aorta.dag.cluster import job_prefix
@@ -18,7 +20,8 @@ from aorta.dag.runner import snakemake_command
 from aorta.dag.settings import SettingsError
 from aorta.dag.shares import Task
 from aorta.plan.model import Plan
-from aorta.run.slurmjob import SHARES_MARK
+from aorta.registry.names import short
+from aorta.run.slurmjob import SHARES_MARK, call
 
 _ANSWER_SEC = 120.0
 _OWN_OPTIONS = {
@@ -36,6 +39,22 @@ _OWN_OPTIONS = {
     "--wrap": None,
 }
 """Options of sbatch that are not a user's to give, since the engine does."""
+
+_FORMS = {
+    "partition": (re.compile(r"[^\s'\"]+"), "the name of a partition, or several with commas"),
+    "account": (re.compile(r"[^\s'\"]+"), "the name of an account"),
+    "time": (
+        re.compile(r"[0-9]{1,9}(:[0-9]{1,9}){0,2}|[0-9]{1,9}-[0-9]{1,9}(:[0-9]{1,9}){0,2}|unlimited", re.IGNORECASE),
+        "minutes such as 90, HH:MM:SS such as 2:00:00, D-HH:MM:SS such as 1-12:00:00, or unlimited",
+    ),
+    "gpus": (
+        re.compile(r"[0-9]{1,4}|[A-Za-z0-9_.-]+:[1-9][0-9]{0,3}"),
+        "a whole number such as 8, or MODEL:NUMBER such as mi300:8",
+    ),
+    "mem": (re.compile(r"[0-9]{1,12}([KMGT]B?)?", re.IGNORECASE), "megabytes such as 64000, or 500M, 64G or 2T"),
+    "constraint": (re.compile(r"[^\s'\"]+"), "features of nodes without blanks, such as ib or 'ib&nvme'"),
+}
+"""Forms that some cluster would take, and how to say so."""
 
 _PASSING = ("busy", "down, drained")
 """What sbatch says of a job that could run at another time."""
@@ -78,28 +97,49 @@ class Allocation:
         }
         return [*(f"{name}={value}" for name, value in named.items() if value is not None), *self.sbatch_args]
 
-    def problems(self) -> list[str]:
-        """Says which of the further options are not a user's to give, a line each."""
-        found = []
-        for word in self.sbatch_args:
-            name = word.partition("=")[0]
-            for long, short in _OWN_OPTIONS.items():
-                if name == long or (short is not None and word.startswith(short) and not word.startswith("--")):
-                    found.append(f"sbatch-arg: {word!r}: aorta sets {long} itself; leave it out")
-        return found
+    def problems(self) -> dict[str, list[str]]:
+        """Says which values no cluster would take, and which further options are not a user's to give.
+
+        Returns:
+            Lines by the name of the field.
+        """
+        found: dict[str, list[str]] = {}
+        for name, (form, wanted) in _FORMS.items():
+            value = getattr(self, name)
+            if value is not None and not form.fullmatch(value):
+                found[name] = [f"--{name}: must be {wanted}, not {short(value)}"]
+        lines = [line for place in range(len(self.sbatch_args)) if (line := self._misplaced(place)) is not None]
+        return found | ({"sbatch_args": lines} if lines else {})
+
+    def _misplaced(self, place: int) -> str | None:
+        """Says why one of the further options cannot be given, or None."""
+        word = self.sbatch_args[place]
+        if not word.startswith("-"):
+            # After a whole option sbatch would take it for its script.
+            before = self.sbatch_args[place - 1] if place else "="
+            whole = not before.startswith("-") or "=" in before
+            return f"--sbatch-arg: must be an option, such as --nice=5, not {short(word)}" if whole else None
+        name = word.partition("=")[0]
+        for long, letter in _OWN_OPTIONS.items():
+            # sbatch takes the beginning of an option for the whole.
+            begins = len(name) > 2 and long.startswith(name)
+            if begins or (letter is not None and word.startswith(letter)):
+                return f"--sbatch-arg: {short(word)}: aorta sets {long} itself; leave it out"
+        return None
 
 
-def completed(asked: Allocation, plan: Plan) -> Allocation:
+def completed(asked: Allocation, plan: Plan) -> tuple[Allocation, list[str]]:
     """Adds to what the user asked for what the recipe's ``resources`` say.
 
     A share runs trials of all cells, so a value counts where all cells agree; of ``mem`` the largest does. ``runtime``
     is a single trial's, and says nothing of a share.
 
-    Raises:
-        SettingsError: The cells ask for different things, and the user has not said which.
+    Returns:
+        What is asked for, and a line for each thing of which the cells want different ones and the user has not said
+        which; of partitions all are then asked for, of accounts the first, of the others none.
     """
     cells = [cell.resources for cell in plan.cells]
-    found: dict[str, str] = {}
+    found: dict[str, Any] = {}
     problems = []
     for name in ("partition", "account", "gpus", "constraint"):
         values = {str(cell[name]) if name in cell else None for cell in cells}
@@ -111,15 +151,15 @@ def completed(asked: Allocation, plan: Plan) -> Allocation:
                 f"resources.{name}: the cells ask for different values ({told}), and a share runs trials of all of "
                 f"them; give --{name}"
             )
-        found[name] = str(values.pop())
-    if problems:
-        raise SettingsError(problems)
+            given = list(dict.fromkeys(str(cell[name]) for cell in cells if name in cell))
+            found |= {"partition": {name: ",".join(given)}, "account": {name: given[0]}}.get(name, {})
+        else:
+            found[name] = str(values.pop())
     memory = [int(cell["mem"]) for cell in cells if "mem" in cell]
     if asked.mem is None and memory:
         found["mem"] = f"{max(memory)}M"
     extra = " ".join(dict.fromkeys(str(cell["extra"]) for cell in cells if "extra" in cell)).split()
-    fields = {name: getattr(asked, name) for name in Allocation.__dataclass_fields__}
-    return Allocation(**{**fields, **found, "sbatch_args": (*extra, *asked.sbatch_args)})
+    return replace(asked, **found, sbatch_args=(*extra, *asked.sbatch_args)), problems
 
 
 class Array:
@@ -142,8 +182,13 @@ class Array:
         self._folder = folder
         self.script = self._own / "share.sh"
 
-    def command(self, numbers: Sequence[int]) -> list[str]:
-        """Returns the command that submits some of the shares, without its script."""
+    def command(self, numbers: Sequence[int], options: Sequence[str] | None = None) -> list[str]:
+        """Returns the command that submits some of the shares, without its script.
+
+        Args:
+            numbers: Which shares.
+            options: What each asks for; the allocation's, unless given.
+        """
         # A name of its own: an array that is over does not share its ends with the next.
         name = f"{job_prefix(self._run_dir).removesuffix('-')}{SHARES_MARK}{self._count}-{uuid.uuid4().hex[:8]}"
         output = str((self._own / "%A_%a.out").absolute())
@@ -152,7 +197,7 @@ class Array:
             *("sbatch", "--parsable", f"--array={ranges(numbers)}", f"--job-name={name}", "--nodes=1", "--ntasks=1"),
             # In the pattern of a file name a percent sign is special to SLURM.
             *("--no-requeue", f"--chdir={self._folder}", f"--output={output.replace(own, own.replace('%', '%%'))}"),
-            *self._allocation.options(),
+            *(self._allocation.options() if options is None else options),
         ]
 
     def text(self) -> str:
@@ -165,11 +210,36 @@ class Array:
             f"exec {shlex.join(snakemake)} --config {share}\n"
         )
 
-    def refusal(self, numbers: Sequence[int]) -> str | None:
-        """Asks SLURM whether it would take the shares, and returns what it says against it; submits nothing."""
-        command = [word for word in self.command(numbers) if word != "--parsable"]
-        code, _printed, said = _sbatch([*command, "--test-only"], self.text())
-        return said if code != 0 and not any(text in said for text in _PASSING) else None
+    def refusals(self, numbers: Sequence[int]) -> list[str]:
+        """Asks SLURM whether it would take the shares; submits nothing.
+
+        Returns:
+            What it says against them, a line for each option that it would not take.
+        """
+
+        def refusal(options: Sequence[str]) -> str | None:
+            command = [word for word in self.command(numbers, options) if word != "--parsable"]
+            code, _printed, said = _sbatch([*command, "--test-only"], self.text())
+            return said if code != 0 and not any(text in said for text in _PASSING) else None
+
+        whole = refusal(self._allocation.options())
+        if whole is None:
+            return []
+        found = {}
+        # SLURM stops at the first fault, and says that of the plainest job where the fault lies elsewhere.
+        if refusal(()) is None:
+            named = [[option] for option in replace(self._allocation, sbatch_args=()).options()]
+            where: list[str] = []
+            for options in (*named, list(self._allocation.sbatch_args)):
+                said = refusal([*where, *options]) if options else None
+                is_partition = options[:1] == [f"--partition={self._allocation.partition}"]
+                if said is not None:
+                    found[shlex.join(options)] = said
+                if is_partition:
+                    # What nodes there are depends on it; any will do where it is wrong.
+                    where = options if said is None else _every_partition()
+        refused = found or {"such a job": whole}
+        return [f"sbatch: SLURM would not take {what}: {said}" for what, said in refused.items()]
 
     def submit(self, numbers: Sequence[int]) -> list[Task]:
         """Writes the script, submits the shares and returns them.
@@ -191,6 +261,12 @@ class Array:
         shown = shlex.join([word for word in command if word != "--parsable"])
         say(f"submitted job {job}, an array of {len(numbers)} of {self._count} shares: {shown} {self.script}")
         return [Task(job=f"{job}_{number}", state="PENDING", number=number, count=self._count) for number in numbers]
+
+
+def _every_partition() -> list[str]:
+    """Returns the option that asks for any partition of the cluster; none where SLURM names none."""
+    names = (call(["sinfo", "-h", "-o", "%R"]) or "").split()
+    return [f"--partition={','.join(names)}"] if names else []
 
 
 def _sbatch(command: Sequence[str], script: str | None = None) -> tuple[int, str, str]:

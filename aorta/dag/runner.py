@@ -184,8 +184,20 @@ def _stopped(cell: Mapping[str, Any]) -> str:
     return f" ({how})"
 
 
-def dry_run_text(config: Mapping[str, Any], flags: MatrixFlags | None = None, profile: str | None = None) -> str:
-    """Returns what a sweep would run; reads only, and ends the process with 2 on bad input."""
+def dry_run_text(
+    config: Mapping[str, Any],
+    flags: MatrixFlags | None = None,
+    profile: str | None = None,
+    find_problems: Callable[[Plan], Sequence[str]] | None = None,
+) -> str:
+    """Returns what a sweep would run; reads only, and ends the process with 2 on bad input.
+
+    Args:
+        config: The workflow's settings.
+        flags: Flags that stand for a recipe.
+        profile: As for :func:`run_sweep`.
+        find_problems: Says why a plan cannot be run as it was asked for, a line each; for another command than that.
+    """
     with bad_input_exits():
         cluster = find_profile(profile).cluster
         settings = settings_of(config, flags)
@@ -203,7 +215,8 @@ def dry_run_text(config: Mapping[str, Any], flags: MatrixFlags | None = None, pr
             reuse_finished=settings.run_dir is not None,
             now=now,
         )
-    refusals = [f"warning: {REFUSED_HERE}: {text}" for text in launch_problems(plan, world, cluster=cluster)]
+    problems = find_problems(plan) if find_problems is not None else launch_problems(plan, world, cluster=cluster)
+    refusals = [f"warning: {REFUSED_HERE}: {text}" for text in problems]
     return "\n".join(
         [*_dry_run_lines(plan, choice), *refusals, "", "dry run: the recipe is valid; nothing was written"]
     )

@@ -12,6 +12,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +85,7 @@ def submit_sweep(
         sweep = _planned(config, flags, lambda plan: _problems(plan, config, flags, count, asked, working_directory))
         run_dir = sweep.layout.run_dir
         settings = settings_of(config, flags)
-        allocation = completed(asked, sweep.plan)
+        allocation, _ = completed(asked, sweep.plan)
         array = Array(run_dir, count, allocation, devices=settings.devices, folder=working_directory)
     # From here on an interrupt has jobs to end.
     with _stopping_signals() as wait:
@@ -136,32 +138,52 @@ def dry_submit_text(
     config: Mapping[str, Any], *, count: int, asked: Allocation, working_directory: Path, flags: MatrixFlags | None
 ) -> str:
     """Returns what :func:`submit_sweep` would run; reads only, asks SLURM nothing, and ends with 2 on bad input."""
-    told = dry_run_text(config, flags)
-    return f"{told}\nit would be submitted as an array of {count} shares: {shlex.join(asked.options()) or 'no options'}"
+    malformed = list(chain(*asked.problems().values()))
+    with bad_input_exits():
+        if malformed:
+            raise SettingsError(malformed)
+    asked_for = [asked]
+
+    def find_problems(plan: Plan) -> list[str]:
+        asked_for.append(completed(asked, plan)[0])
+        return _plan_problems(plan, config, flags, count, asked)
+
+    told = dry_run_text(config, flags, find_problems=find_problems)
+    options = shlex.join(asked_for[-1].options()) or "no options"
+    return f"{told}\nit would be submitted as an array of {count} shares: {options}"
 
 
 def _problems(
     plan: Plan, config: Mapping[str, Any], flags: MatrixFlags | None, count: int, asked: Allocation, folder: Path
 ) -> list[str]:
-    """Says why a plan cannot be run as shares on SLURM, a line each; nothing is written yet."""
+    """Says why a plan cannot be run as shares on SLURM, a line each, all at once; nothing is written yet."""
+    malformed = asked.problems()
+    problems = [*chain(*malformed.values()), *_plan_problems(plan, config, flags, count, asked)]
     if shutil.which("sbatch") is None:
         return [
             "sbatch: not found: this is no host that submits jobs to SLURM; run the sweep here by aorta sweep run, "
-            "or start the shares by another batch system (docs/shards.md)"
+            "or start the shares by another batch system (docs/shards.md)",
+            *problems,
         ]
-    settings = settings_of(config, flags)
-    world = find_world(settings, os.environ)
+    # SLURM is asked about the rest.
+    nothing: dict[str, Any] = {name: () if name == "sbatch_args" else None for name in malformed}
+    rest = replace(asked, **nothing)
+    number = min(count, plan.trial_count)
+    array = Array(Path("run"), number, completed(rest, plan)[0], devices=None, folder=folder)
+    return [*problems, *array.refusals(range(1, number + 1))]
+
+
+def _plan_problems(
+    plan: Plan, config: Mapping[str, Any], flags: MatrixFlags | None, count: int, asked: Allocation
+) -> list[str]:
+    """Says why a plan cannot be run as that many shares, on whatever cluster."""
+    world = find_world(settings_of(config, flags), os.environ)
     if world.rank is not None:
         return ["launcher: a launcher has started several processes (WORLD_SIZE); start aorta sweep submit without it"]
-    problems = [*share_problems(plan), *asked.problems()]
+    problems = [*share_problems(plan), *completed(asked, plan)[1]]
     if count > plan.trial_count:
         problems.append(f"shards: {count} is more than the {plan.trial_count} trials that there are; give fewer")
-    problems += [] if problems else launch_problems(plan, world, cluster=True)
-    if problems:
-        return problems
-    array = Array(Path("run"), count, completed(asked, plan), devices=None, folder=folder)
-    refusal = array.refusal(range(1, count + 1))
-    return [] if refusal is None else [f"sbatch: SLURM would not take such a job: {refusal}"]
+    return [*problems, *launch_problems(plan, world, cluster=True)]
 
 
 def _refuse_other_plan(choice: RunChoice) -> None:

@@ -13,7 +13,6 @@ import pytest
 
 from aorta.dag.allocation import Allocation, Array, completed, ranges
 from aorta.dag.cluster import live_jobs
-from aorta.dag.settings import SettingsError
 from aorta.dag.shares import Task, missing_by_share, queued_shares
 from aorta.plan.model import Plan
 
@@ -41,16 +40,69 @@ def test_what_all_cells_agree_on_is_asked_for() -> None:
         {"partition": "p", "gpus": 8, "mem": 500, "runtime": 7, "extra": "--nice=1"},
         {"partition": "p", "gpus": 8, "mem": 900, "extra": "--nice=1"},
     )
-    found = completed(Allocation(partition="q", sbatch_args=("--exclusive",)), planned)
+    found, problems = completed(Allocation(partition="q", sbatch_args=("--exclusive",)), planned)
+    assert problems == []
     assert found.options() == ["--partition=q", "--gres=gpu:8", "--mem=900M", "--nice=1", "--exclusive"]
 
 
 @pytest.mark.parametrize("other", [{"gpus": 2}, {}])
 def test_cells_that_disagree_need_an_option(other: dict[str, Any]) -> None:
     """A share runs trials of both."""
-    with pytest.raises(SettingsError, match=r"resources.gpus: .* give --gpus"):
-        completed(Allocation(), plan({"gpus": 1}, other))
-    assert completed(Allocation(gpus="4"), plan({"gpus": 1}, other)).options() == ["--gres=gpu:4"]
+    (problem,) = completed(Allocation(), plan({"gpus": 1}, other))[1]
+    assert problem.startswith("resources.gpus: ") and problem.endswith("give --gpus")
+    found, problems = completed(Allocation(gpus="4"), plan({"gpus": 1}, other))
+    assert (found.options(), problems) == (["--gres=gpu:4"], [])
+
+
+def test_all_that_cells_disagree_on_is_said() -> None:
+    """SLURM is asked about any of the partitions and the first account meanwhile."""
+    first = {"gpus": 1, "partition": "p", "account": "a", "constraint": "x"}
+    found, problems = completed(Allocation(), plan(first, {"partition": "q", "account": "b"}))
+    assert [problem.partition(":")[0] for problem in problems] == [
+        *("resources.partition", "resources.account", "resources.gpus", "resources.constraint")
+    ]
+    assert found.options() == ["--partition=p,q", "--account=a"]
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        (
+            "time",
+            ["90", "90:00", "2:00:00", "1-12", "1-12:30", "1-12:00:00", "UNLIMITED"],
+            ["2h", "", "-5", "1.5", "1:2:3:4", "1-", " 5", "1-1:1:1:1", "\u0665", "5\n"],
+        ),
+        ("mem", ["0", "64000", "500M", "64g", "64GB", "2T"], ["64 G", "1.5G", "lots", "-1", "", "64GiB", "1e3"]),
+        ("gpus", ["0", "8", "mi300:8"], ["-1", "1.5", "mi300", "mi300:0", "gpu:mi300:8", "all", "", "8,8", "mi300:x"]),
+        ("partition", ["p", "p,q"], ["", "p q", "'p'"]),
+        ("account", ["a"], ["", "a b"]),
+        ("constraint", ["ib&nvme", "[a|b]"], ["", "a b", '"a"']),
+    ],
+)
+def test_forms_that_no_cluster_takes_are_refused(name: str, good: list[str], bad: list[str]) -> None:
+    """Without asking SLURM, and with what would be right."""
+    assert [value for value in good if Allocation(**{name: value}).problems()] == []
+    for value in bad:
+        ((line,),) = Allocation(**{name: value}).problems().values()
+        assert line.startswith(f"--{name}: must be ") and line.endswith(f", not {value!r}")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--nice=5", "-w", "n1", "--exclude", "n2"), []),
+        (("exclusive",), ["must be an option, such as --nice=5, not 'exclusive'"]),
+        (("--nice=5", "n1"), ["must be an option, such as --nice=5, not 'n1'"]),
+        (
+            ("--arr=1-9", "-N2", "--test"),
+            ["aorta sets --array itself", "sets --nodes itself", "sets --test-only itself"],
+        ),
+    ],
+)
+def test_further_options_that_are_not_a_users_to_give(words: tuple[str, ...], said: list[str]) -> None:
+    """Each is named, also where only its beginning is written."""
+    lines = Allocation(sbatch_args=words).problems().get("sbatch_args", [])
+    assert len(lines) == len(said) and all(part in line for part, line in zip(said, lines, strict=True))
 
 
 def test_no_gpu_can_be_asked_for() -> None:

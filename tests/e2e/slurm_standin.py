@@ -39,9 +39,15 @@ def _numbers(text: str) -> list[int]:
 def sbatch(words: list[str]) -> int:
     """Starts the tasks, unless they are only to be tested."""
     options = dict(word.partition("=")[::2] for word in words if word.startswith("--"))
-    if options.get("--partition") == "nowhere":
-        print("sbatch: error: invalid partition specified: nowhere", file=sys.stderr)
-        return 1
+    wrong = {
+        "--partition": ("nowhere", "invalid partition specified: nowhere"),
+        "--constraint": ("odd", "Invalid feature specification"),
+        "--mem": ("9T", "Requested node configuration is not available"),
+    }
+    for name, (value, said) in wrong.items():
+        if options.get(name) == value:
+            print(f"sbatch: error: {said}", file=sys.stderr)
+            return 1
     if "--test-only" in options:
         return 0
     job = next(number for number in itertools.count(100) if not (QUEUE / f"{number}.words").exists())

@@ -171,7 +171,7 @@ def test_the_plan_is_not_changed_under_running_shares(submitting: Submitting) ->
     ("options", "fields", "said"),
     [
         (("--shards", "7"), {}, "shards: 7 is more than the 6 trials"),
-        (("--partition", "nowhere"), {}, "SLURM would not take such a job: invalid partition"),
+        (("--partition", "nowhere"), {}, "SLURM would not take --partition=nowhere: invalid partition"),
         (("--sbatch-arg=--array=1-9",), {}, "aorta sets --array itself"),
         (("--sbatch-arg=-N2",), {}, "aorta sets --nodes itself"),
         ((), {"a": {"resources": {"partition": "x"}}}, "ask for different values (nothing, x)"),
@@ -189,6 +189,26 @@ def test_bad_input_writes_nothing(
     assert submitting.workspace.files() == before and submitting.submissions() == []
 
 
+def test_all_faults_are_told_at_once(submitting: Submitting) -> None:
+    """Those of the options' form, of the cells, of the number of shares, and each of SLURM's, a line each."""
+    submitting.write(a={"resources": {"gpus": 2}}, held={"resources": {"constraint": "x"}})
+    before = submitting.workspace.files()
+    wrong = ["--time", "2h", "--partition", "nowhere", "--mem", "9T", "--shards", "7", "--sbatch-arg=--array=1-9"]
+    ended = submitting.workspace.aorta(*submitting.words(*wrong))
+    assert ended.code == 2
+    lines = [line.partition(": ")[::2] for line in ended.stderr.splitlines()]
+    assert [(place, told.partition(",")[0]) for place, told in lines] == [
+        ("--time", "must be minutes such as 90"),
+        ("--sbatch-arg", "'--array=1-9': aorta sets --array itself; leave it out"),
+        ("resources.gpus", "the cells ask for different values (2"),
+        ("resources.constraint", "the cells ask for different values (nothing"),
+        ("shards", "7 is more than the 6 trials that there are; give fewer"),
+        ("sbatch", "SLURM would not take --partition=nowhere: invalid partition specified: nowhere"),
+        ("sbatch", "SLURM would not take --mem=9T: Requested node configuration is not available"),
+    ]
+    assert submitting.workspace.files() == before and submitting.submissions() == []
+
+
 def test_a_host_without_slurm_is_told_the_ways_out(submitting: Submitting, tmp_path: Path) -> None:
     """Before anything is written."""
     before = submitting.workspace.files()
@@ -201,6 +221,9 @@ def test_a_host_without_slurm_is_told_the_ways_out(submitting: Submitting, tmp_p
 def test_a_dry_run_says_what_would_be_asked_for(submitting: Submitting) -> None:
     """And neither writes nor submits."""
     before = submitting.workspace.files()
+    submitting.write(a={"resources": {"mem": "2G"}})
     ended = submitting.workspace.aorta(*submitting.words("--dry-run", "--time", "9"))
-    assert ended.code == 0 and "an array of 2 shares: --time=9" in ended.stdout
+    assert ended.code == 0 and "an array of 2 shares: --time=9 --mem=2000M" in ended.stdout
+    ended = submitting.workspace.aorta(*submitting.words("--dry-run", "--time", "9h", "--mem", "lots"))
+    assert ended.code == 2 and "--time: must be" in ended.stderr and "--mem: must be" in ended.stderr
     assert submitting.workspace.files() == before and submitting.submissions() == []

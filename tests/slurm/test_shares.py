@@ -159,8 +159,10 @@ def test_ctrl_c_cancels_the_shares(shares: Shares) -> None:
 
 
 def test_what_slurm_would_not_take_is_refused_before_anything_is_written(shares: Shares) -> None:
-    """In SLURM's own words."""
+    """In SLURM's own words, of each option that is wrong, although SLURM stops at the first."""
     before = shares.workspace.files()
-    code, said = shares.finished("--partition", "nowhere")
-    assert code == 2 and "nvalid partition" in said and "Traceback" not in said
+    code, said = shares.finished("--partition", "nowhere", "--constraint", "zz", "--mem", "99T", "--time", "5")
+    refused = [line for line in said.splitlines() if line.startswith("sbatch: SLURM would not take ")]
+    assert [line.split()[5].partition("=")[0] for line in refused] == ["--partition", "--mem", "--constraint"]
+    assert code == 2 and "nvalid partition" in said and "Invalid feature" in said and "Traceback" not in said
     assert shares.workspace.files() == before

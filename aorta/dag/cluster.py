@@ -46,12 +46,30 @@ def live_jobs(run_dir: Path, run: Callable[[Sequence[str]], str | None] = call) 
     return {row[0]: row[1] for row in rows if len(row) == 3 and row[2].startswith(prefix)}
 
 
-def cancel_jobs(run_dir: Path, run: Callable[[Sequence[str]], str | None] = call) -> int:
-    """Cancels whatever jobs a run directory has in the queue; returns how many."""
-    jobs = live_jobs(run_dir, run) or {}
+def cancel_jobs(run_dir: Path, say: Callable[[str], None], run: Callable[[Sequence[str]], str | None] = call) -> None:
+    """Cancels whatever jobs a run directory has in the queue.
+
+    Args:
+        run_dir: The run directory.
+        say: Takes a sentence about what was cancelled, and about what may be left.
+        run: Runs a command; for tests.
+    """
+    jobs = live_jobs(run_dir, run)
+    if jobs == {}:
+        return
     if jobs:
         run(["scancel", *jobs])
-    return len(jobs)
+    left = live_jobs(run_dir, run) if jobs else None
+    rest = "the same command cancels those that wait and waits for those that run"
+    if jobs is None or left is None:
+        # scancel may have come through or not.
+        say(f"SLURM does not answer: jobs named {job_prefix(run_dir)}... may be left; {rest}")
+        return
+    alive = {number for number in jobs if left.get(number, "COMPLETING") != "COMPLETING"}
+    if jobs.keys() - alive:
+        say(f"cancelled {_jobs(jobs.keys() - alive)}")
+    if alive:
+        say(f"{_jobs(alive)} cannot be cancelled; {rest}")
 
 
 def outlive_jobs(

@@ -12,12 +12,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from aorta._jsonio import read_json, read_regular, told, write_json_atomic, write_text_atomic
+from aorta._jsonio import NotRegularError, read_json, read_regular, told, write_json_atomic, write_text_atomic
 from aorta._resources import resource_path
 from aorta.dag.errors import bad_input_exits, say
 from aorta.dag.launching import REFUSED_HERE, find_world, launch_problems
 from aorta.dag.leftovers import clear_leftovers
-from aorta.dag.lock import lock_plan
+from aorta.dag.lock import LockedError, RunLock, lock_plan
 from aorta.dag.planning import plan_recipe
 from aorta.dag.products import closing_lines
 from aorta.dag.profiles import Profile, find_profile
@@ -78,11 +78,13 @@ def run_sweep(
             say(f"{told(error, choice.run_dir)} (nothing needs to run: this is the matrix as it is)")
             return _sum_up(COMPLETE, choice, config)
     if world.rank is None:
-        code = _run_interruptible(command, working_directory)
-        if code != COMPLETE and found.executor == "slurm":
-            # Interrupted twice, or killed, Snakemake leaves its jobs; nobody would take up their results.
-            _cancel_jobs(choice.run_dir)
-        return _sum_up(code, choice, config)
+
+        def clear_up(code: int) -> None:
+            if code not in (COMPLETE, BAD_INPUT) and found.executor == "slurm":
+                # Interrupted twice, or killed, Snakemake leaves its jobs; nobody would take up their results.
+                _cancel_jobs(choice.run_dir)
+
+        return _sum_up(_run_interruptible(command, working_directory, clear_up=clear_up), choice, config)
     with Hub(world, os.environ, working_directory) as hub:
         code = _run_interruptible(command, working_directory, hub)
         hub.exit_code = _sum_up(code, choice, config)
@@ -90,16 +92,23 @@ def run_sweep(
 
 
 def _cancel_jobs(run_dir: Path) -> None:
-    """Cancels what Snakemake has left in the queue; an interrupt meanwhile does not stop that."""
+    """Cancels what Snakemake has left in the queue; an interrupt meanwhile stops neither that nor SLURM's commands.
+
+    Only where no other sweep has the run directory: its jobs have the same names, and it will take up their results.
+    """
     from aorta.dag.cluster import cancel_jobs
 
     previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        left = cancel_jobs(run_dir)
+        lock = RunLock(run_dir / ".aorta" / "lock", str(run_dir))
+        try:
+            cancel_jobs(run_dir, say)
+        finally:
+            lock.release()
+    except (LockedError, NotRegularError, OSError):
+        return
     finally:
         signal.signal(signal.SIGINT, previous)
-    if left:
-        say(f"cancelled {left} job{'s' if left > 1 else ''}")
 
 
 def _sum_up(code: int, choice: RunChoice, config: Mapping[str, Any]) -> int:
@@ -321,7 +330,7 @@ def _dry_run_lines(plan: Plan, choice: RunChoice) -> list[str]:
 
 def snakemake_command(config_file: Path, jobs: int | None, verbose: bool, profile: Profile) -> list[str]:
     """Returns the command that runs the workflow with the settings of a file."""
-    command = [sys.executable, "-m", "snakemake", "--snakefile", str(resource_path("Snakefile"))]
+    command = [sys.executable, "-m", "aorta.dag.interruptible", "--snakefile", str(resource_path("Snakefile"))]
     command += profile.options()
     if not profile.cluster:
         command += ["--cores", "all" if jobs is None else str(jobs)]
@@ -340,44 +349,48 @@ def _write_config(run_dir: Path, config: Mapping[str, Any]) -> Path:
     return path
 
 
-def _run_interruptible(command: list[str], working_directory: Path, hub: Hub | None = None) -> int:
-    """Runs Snakemake and waits for it through signals, so that what it leaves is always summed up.
+def _run_interruptible(
+    command: list[str],
+    working_directory: Path,
+    hub: Hub | None = None,
+    clear_up: Callable[[int], None] = lambda code: None,
+) -> int:
+    """Runs Snakemake and waits for it through signals, so that what it leaves is always cleared up and summed up.
 
-    Ctrl-C reaches the whole foreground group, Snakemake included; a SIGTERM to this process alone is passed on. A
+    Every signal is passed on. Ctrl-C in a terminal has then reached Snakemake twice, which takes it for one. A
     SIGKILL takes Snakemake along, which would hold the run directory otherwise; its trials run on, and the next start
     waits for them. With other ranks to lead, Snakemake also ends when one of the ranks has gone.
     """
     env = None if hub is None else {**os.environ, **hub.variables}
     signum = signal.SIGKILL if hub is None else signal.SIGTERM
-    process = subprocess.Popen(command, cwd=working_directory, env=env, preexec_fn=lambda: end_with_parent(signum))
-    if hub is not None:
-        hub.watch(process)
+    previous: dict[signal.Signals, Any] = {}
+    # Until both processes have their handlers; Snakemake's program unblocks its own.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        process = subprocess.Popen(command, cwd=working_directory, env=env, preexec_fn=lambda: end_with_parent(signum))
+        if hub is not None:
+            hub.watch(process)
+        interrupts = 0
 
-    def interrupt(number: int, frame: object) -> None:
-        say("stopping; finished trials are kept")
-        if not _from_terminal():
+        def interrupt(number: int, frame: object) -> None:
+            nonlocal interrupts
+            interrupts += 1
+            if interrupts == 1:
+                say("interrupted: stopping; finished trials are kept, and the same command continues")
+            else:
+                say("interrupted again: not waiting any longer for what runs")
             process.send_signal(number)
 
-    previous = {signal.SIGTERM: signal.signal(signal.SIGTERM, lambda number, frame: process.send_signal(number))}
-    # A shell script's background job ignores Ctrl-C, and so does Snakemake in it: nothing would stop.
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        previous[signal.SIGINT] = signal.signal(signal.SIGINT, interrupt)
+        previous[signal.SIGTERM] = signal.signal(signal.SIGTERM, lambda number, frame: process.send_signal(number))
+        # A shell script's background job ignores Ctrl-C, and so does Snakemake in it: nothing would stop.
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+            previous[signal.SIGINT] = signal.signal(signal.SIGINT, interrupt)
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     try:
-        return process.wait()
+        code = process.wait()
+        clear_up(code)
+        return code
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-
-
-def _from_terminal() -> bool:
-    """Whether this process is in a terminal's foreground, where Ctrl-C has reached Snakemake as well."""
-    try:
-        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
-    except OSError:
-        return False
-    try:
-        return os.tcgetpgrp(terminal) == os.getpgrp()
-    except OSError:
-        return False
-    finally:
-        os.close(terminal)

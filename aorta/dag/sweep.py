@@ -315,9 +315,9 @@ class Sweep:
 
         if self._settings is None or not self.layout.plan.is_file():
             return
-        if self._on_slurm and (left := cancel_jobs(self.layout.run_dir)):
-            # One that was being submitted when the sweep was interrupted.
-            say(f"cancelled {left} more job{'s' if left > 1 else ''}")
+        if self._on_slurm and self._locks:
+            # Such as one that was being submitted when the sweep was interrupted.
+            cancel_jobs(self.layout.run_dir, say)
         try:
             self._settle()
             matrix, errors = make_reports(self.layout.run_dir)

@@ -59,10 +59,29 @@ def test_orphans_that_wait_are_cancelled_and_those_that_run_are_waited_for(tmp_p
 
 def test_what_is_left_after_an_interrupt_is_cancelled(tmp_path: Path) -> None:
     """Each job of the run, and nothing where there is none."""
-    slurm = Slurm(squeue=names("7|RUNNING|OWN\n8|PENDING|OWN\n", tmp_path))
-    assert cancel_jobs(tmp_path, slurm) == 2
-    assert slurm.asked[-1] == ["scancel", "7", "8"]
-    assert cancel_jobs(tmp_path, Slurm()) == 0
+    both, said = names("7|RUNNING|OWN\n8|PENDING|OWN\n", tmp_path), list[str]()
+    slurm = Slurm(squeue=[both, names("7|COMPLETING|OWN\n", tmp_path)])
+    cancel_jobs(tmp_path, said.append, slurm)
+    assert ["scancel", "7", "8"] in slurm.asked
+    assert said == ["cancelled jobs 7, 8"]
+    cancel_jobs(tmp_path, said.append, Slurm())
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize("answers", [[None], ["7|RUNNING|OWN\n", None]])
+def test_jobs_that_may_be_left_are_told(tmp_path: Path, answers: list[Answer]) -> None:
+    """SLURM does not answer, before or after it was asked to cancel: by what names they are found, and what to do."""
+    said: list[str] = []
+    cancel_jobs(tmp_path, said.append, Slurm(squeue=[text and names(text, tmp_path) for text in answers]))
+    (line,) = said
+    assert line.startswith(f"SLURM does not answer: jobs named {job_prefix(tmp_path)}... may be left; the same command")
+
+
+def test_jobs_that_cannot_be_cancelled_are_told(tmp_path: Path) -> None:
+    """By their ids."""
+    both, said = names("7|RUNNING|OWN\n8|PENDING|OWN\n", tmp_path), list[str]()
+    cancel_jobs(tmp_path, said.append, Slurm(squeue=[both, names("7|RUNNING|OWN\n", tmp_path)]))
+    assert said[0] == "cancelled job 8" and said[1].startswith("job 7 cannot be cancelled; the same command")
 
 
 WITH = "AccountingStorageType   = accounting_storage/slurmdbd\n"

@@ -257,7 +257,7 @@ class Chaos:
         "group SIGTERM": _signal_group(signal.SIGTERM),
         "group SIGHUP": _signal_group(signal.SIGHUP),
         "group SIGKILL": _signal_group(signal.SIGKILL),
-        "snakemake": _kill_one("-m snakemake "),
+        "snakemake": _kill_one(" --snakefile "),
         "supervisor": _kill_one(" -I -S "),
         "worker": _kill_one("aorta.run.worker"),
         "power": _cut_power,

@@ -78,10 +78,12 @@ class Workspace:
         return self.run(*AORTA, *arguments, **environment)
 
     @contextlib.contextmanager
-    def started(self, *command: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    def started(
+        self, *command: str, prepare: Callable[[], object] | None = None, **environment: str
+    ) -> Iterator[subprocess.Popen[str]]:
         """Starts a command of this interpreter's environment in a session of its own, and kills it at the end.
 
-        What it says is read by ``communicate``.
+        What it says is read by ``communicate``. ``prepare`` is called in the new process.
         """
         process = subprocess.Popen(
             [sys.executable, *command],
@@ -92,6 +94,7 @@ class Workspace:
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
+            preexec_fn=prepare,
         )
         try:
             yield process

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
 import subprocess
+import termios
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,11 +28,16 @@ MARK = "KNOWN_CHAOS"
 
 
 @contextmanager
-def started(workspace: Workspace, *words: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
-    """Starts ``aorta`` or ``snakemake``; what it says is read by ``communicate``. Leaves no process behind."""
+def started(
+    workspace: Workspace, *words: str, prepare: Callable[[], object] | None = None, **environment: str
+) -> Iterator[subprocess.Popen[str]]:
+    """Starts ``aorta`` or ``snakemake``; what it says is read by ``communicate``. Leaves no process behind.
+
+    ``prepare`` is called in the new process.
+    """
     mark = f"resume-{os.getpid()}-{time.monotonic_ns()}"
     program = SNAKEMAKE if words[0] == "snakemake" else AORTA
-    with workspace.started(*program, *words[1:], **{MARK: mark, **environment}) as process:
+    with workspace.started(*program, *words[1:], prepare=prepare, **{MARK: mark, **environment}) as process:
         try:
             yield process
         finally:
@@ -93,6 +100,30 @@ def test_an_ignored_interrupt_stays_ignored(workspace: Workspace) -> None:
         signal.signal(signal.SIGINT, previous)
     assert sweep.returncode == 0, said
     assert "stopping" not in said
+
+
+def test_an_interrupt_of_the_command_alone_stops_it(workspace: Workspace) -> None:
+    """Also in a terminal's foreground, where Ctrl-C would have reached Snakemake as well; twice at once is once."""
+    workspace.environment["KNOWN_LOG"] = str(workspace.folder / "log")
+    gate = workspace.folder / "gate"
+    cells = [{"name": "held", "workload_config": {"gate": str(gate)}}]
+    recipe = workspace.recipe(cells, workload="known", steps=1, trials=2)
+    terminal, own_end = os.openpty()
+    words = ("aorta", "sweep", "run", "--recipe", recipe, "--devices", "1")
+    try:
+        with started(workspace, *words, prepare=lambda: fcntl.ioctl(own_end, termios.TIOCSCTTY, 0)) as sweep:
+            wait_until(lambda: log_of(workspace), "a trial to start")
+            sweep.send_signal(signal.SIGINT)
+            sweep.send_signal(signal.SIGINT)
+            assert sweep.stdout is not None
+            wait_until(lambda: "interrupted: stopping" in sweep.stdout.readline(), "the sweep to hear of it")
+            gate.touch()
+            said = sweep.communicate(timeout=240)[0]
+    finally:
+        os.close(terminal)
+        os.close(own_end)
+    assert (sweep.returncode, len(log_of(workspace))) == (1, 1), said
+    assert "Traceback" not in said
 
 
 @pytest.mark.parametrize("command", ["snakemake", "aorta"])

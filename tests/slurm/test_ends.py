@@ -167,12 +167,21 @@ def test_jobs_of_a_killed_sweep_are_waited_for(workspace: Workspace, cluster: Cl
 
 
 def test_an_interrupt_leaves_no_job_and_counts_for_no_error(workspace: Workspace, cluster: Cluster) -> None:
-    """Ctrl-C cancels what runs; those trials then run again as if nothing had been."""
+    """Ctrl-C cancels what runs; those trials then run again as if nothing had been.
+
+    A second start on the same run directory is refused before, and its end cancels nothing of the first one's.
+    """
     sweep = Sweep(workspace, cluster, [{"name": "a"}])
     with sweep.started() as process:
         first = sweep.job_of("a")
-        process.send_signal(signal.SIGINT)
+        with sweep.started() as second:
+            assert second.wait(120) == 2, sweep.said()
+        assert cluster.jobs(sweep.folder)[first]["state"] == "RUNNING"
+        # The whole group, as a terminal does, and the sweep passes it on: Snakemake gets it twice.
+        os.killpg(process.pid, signal.SIGINT)
         assert process.wait(120) == 1, sweep.said()
+    assert "Traceback" not in sweep.said()
+    assert "interrupted: stopping; finished trials are kept, and the same command continues" in sweep.said()
     wait_until(lambda: not cluster.jobs(sweep.folder), "every job to end", 60)
     assert not list(Path(sweep.folder, "run").glob("cells/a/known/trial_*.json"))
     sweep.open("a")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from aorta._jsonio import write_json_atomic, write_text_atomic
-from aorta.dag.cluster import job_prefix
+from aorta.dag.cluster import job_prefix, said_by_sbatch
 from aorta.dag.errors import say
 from aorta.dag.profiles import Profile
 from aorta.dag.runner import snakemake_command
@@ -285,8 +285,7 @@ def _sbatch(command: Sequence[str], script: str | None = None) -> tuple[int, str
         )
     except subprocess.TimeoutExpired:
         return 1, "", f"SLURM does not answer within {_ANSWER_SEC:g} s"
-    said = [line.removeprefix("sbatch: error: ").strip() for line in done.stderr.splitlines()]
-    return done.returncode, done.stdout, "; ".join(line for line in said if line)
+    return done.returncode, done.stdout, said_by_sbatch(done.stderr)
 
 
 def ranges(numbers: Sequence[int]) -> str:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
+import re
 import shutil
 import time
 import uuid
@@ -15,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from aorta.run.slurmjob import call
+from aorta.run.slurmjob import Job, call, told_of
 
 _POLL_SEC = 2.0
 _GONE_AFTER = 3
@@ -160,8 +162,53 @@ def correct_executor(workflow: Any, run_dir: Path) -> list[str]:
                 time.sleep(_POLL_SEC)
             super().run_job(job)
 
+        def print_job_error(self, job_info: Any, msg: str | None = None, **kwargs: Any) -> None:
+            told = failure(job_info, msg or "", watch.ended, kwargs.get("aux_logs") or ())
+            super().print_job_error(job_info, msg=msg, **kwargs, **({} if told is None else {FAILURE: told}))
+
     executor.__class__ = PatientExecutor
     return []
+
+
+FAILURE = "aorta"
+"""What the log's record of a failed job has :func:`failure` under, beside what Snakemake and its plugin tell."""
+
+
+def failure(job_info: Any, message: str, ended: Callable[[str], Job], logs: Sequence[str]) -> str | None:
+    """Says in a line which trial or snapshot a failed job was for, and what SLURM says of it.
+
+    Args:
+        job_info: Snakemake's job, with the id that SLURM has given it.
+        message: What the plugin says of it.
+        ended: Gives a job of SLURM's by its id.
+        logs: Where the job has written.
+
+    Returns:
+        The line, or None for a failure that is none of SLURM's ordinary ones.
+    """
+    what = getattr(job_info.job, "message", None) or "a job"
+    refused = re.match(r"SLURM sbatch failed\. The error message was '(.*?)'\.\n", message, re.DOTALL)
+    if refused is not None:
+        return f"{what}: SLURM would not take its job: {said_by_sbatch(refused[1])}"
+    number = job_info.external_jobid
+    if number is None or not message.startswith(f"SLURM-job '{number}' failed"):
+        return None
+    job = ended(str(number))
+    where = f" on {job.nodes}" if job.nodes else ""
+    told = f"; its log: {', '.join(map(_from_here, logs))}" if logs else ""
+    return f"{what}: its job {number}{where} ended early: {job.end_text()}{told}"
+
+
+def _from_here(path: str) -> str:
+    """Returns a path from the working directory, where it lies in that."""
+    found = os.path.relpath(path)
+    return path if found.startswith(os.pardir) else found
+
+
+def said_by_sbatch(text: str) -> str:
+    """Returns what sbatch says on standard error, on one line."""
+    lines = [line.removeprefix("sbatch: error: ").strip() for line in text.splitlines()]
+    return "; ".join(line for line in lines if line)
 
 
 class Watch:
@@ -176,6 +223,7 @@ class Watch:
         self._name = name
         self._run = run
         self._absent: dict[str, int] = {}
+        self._seen: dict[str, Job] = {}
         self._accounting: bool | None = None
 
     def states(self, numbers: Sequence[str]) -> dict[str, str]:
@@ -188,14 +236,23 @@ class Watch:
         Args:
             numbers: Ids of the jobs.
         """
-        text = self._run(["squeue", "-h", "--states=all", "-o", "%i|%T", "--name", self._name])
+        text = self._run(["squeue", "-h", "--states=all", "-o", "%i|%T|%N|%r|%l", "--name", self._name])
         if text is None:
             return {}
-        found = _states(text)
+        found = self._states(text)
         missing = [number for number in numbers if number not in found]
         if missing and self._has_accounting():
-            command = ["sacct", "-X", "-n", "-P", "-j", ",".join(missing), "-o", "JobIDRaw,State"]
-            found |= _states(self._run(command) or "")
+            command = [
+                "sacct",
+                "-X",
+                "-n",
+                "-P",
+                "-j",
+                ",".join(missing),
+                "-o",
+                "JobIDRaw,State,NodeList,Reason,Timelimit",
+            ]
+            found |= self._states(self._run(command) or "")
         for number in missing:
             self._absent[number] = 0 if number in found else self._absent.get(number, 0) + 1
             if self._absent[number] >= _GONE_AFTER:
@@ -212,8 +269,20 @@ class Watch:
             self._accounting = has_storage and shutil.which("sacct") is not None
         return self._accounting
 
+    def _states(self, text: str) -> dict[str, str]:
+        """Reads rows of id, state, nodes, reason and time limit, and keeps them."""
+        found = {}
+        for line in text.splitlines():
+            number, state, nodes, reason, limit = (*(word.strip() for word in line.split("|", 4)), "", "", "", "")[:5]
+            if not state:
+                continue
+            # Accounting adds by whom: "CANCELLED by 0".
+            found[number] = state.split()[0]
+            self._seen[number] = Job(
+                number, state=found[number], nodes=told_of(nodes) or "", reason=told_of(reason), limit=told_of(limit)
+            )
+        return found
 
-def _states(text: str) -> dict[str, str]:
-    rows = [line.split("|") for line in text.splitlines()]
-    # Accounting adds by whom: "CANCELLED by 0".
-    return {row[0].strip(): row[1].split()[0] for row in rows if len(row) == 2 and row[1].split()}
+    def ended(self, number: str) -> Job:
+        """Returns a job as it was seen last."""
+        return self._seen.get(number) or Job(number)

@@ -162,11 +162,11 @@ def _from_controller(number: str, run: Callable[[Sequence[str]], str | None]) ->
         number,
         name=facts.get("JobName"),
         state=facts.get("JobState"),
-        reason=_said(facts.get("Reason")),
-        nodes=_said(facts.get("NodeList")) or "",
+        reason=told_of(facts.get("Reason")),
+        nodes=told_of(facts.get("NodeList")) or "",
         partition=facts.get("Partition"),
         restarts=int(facts.get("Restarts") or 0),
-        limit=_said(facts.get("TimeLimit")),
+        limit=told_of(facts.get("TimeLimit")),
     )
 
 
@@ -183,14 +183,15 @@ def _from_accounting(number: str, run: Callable[[Sequence[str]], str | None]) ->
         number,
         name=name,
         state=state.split(" ")[0] or None,
-        reason=_said(reason),
-        nodes=_said(nodes) or "",
+        reason=told_of(reason),
+        nodes=told_of(nodes) or "",
         partition=partition or None,
         restarts=len(lines) - 1,
     )
 
 
-def _said(text: str | None) -> str | None:
+def told_of(text: str | None) -> str | None:
+    """Returns a fact that SLURM tells of a job, or None where its word means that there is none."""
     return None if text in (None, "", "None", "(null)", "None assigned", "Unknown", "N/A") else text
 
 

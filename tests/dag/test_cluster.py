@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from aorta.dag.cluster import Watch, cancel_jobs, job_prefix, live_jobs, outlive_jobs
+from aorta.dag.cluster import FAILURE, Watch, cancel_jobs, failure, job_prefix, live_jobs, outlive_jobs
+from aorta.dag.quiet import show_errors
+from aorta.run.slurmjob import Job
 
 Answer = str | None
 
@@ -132,3 +137,77 @@ def test_a_controller_that_does_not_answer_ends_no_job() -> None:
 def test_ends_that_the_plugin_misreads_are_failures(state: str) -> None:
     """It would wait for ever for a preempted job, and would leave a failed node out of the sweep unasked."""
     assert Watch("name", Slurm(squeue=f"5|{state}\n")).states(["5"]) == {"5": "FAILED"}
+
+
+def failed_job(number: str | None = "7") -> Any:
+    return SimpleNamespace(job=SimpleNamespace(message="trial 0 of cell a"), external_jobid=number)
+
+
+def test_a_failed_job_is_told_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cell, trial, job, node, reason and log; what SLURM has said last of the job."""
+    monkeypatch.chdir(tmp_path)
+    watch = Watch("name", Slurm(squeue=["7|RUNNING|n[1-2]|None|1:00\n", "7|TIMEOUT|n[1-2]|TimeLimit|1:00\n"]))
+    assert [watch.states(["7"]) for _ in range(2)] == [{"7": "RUNNING"}, {"7": "TIMEOUT"}]
+    said = "SLURM-job '7' failed, SLURM status is: 'TIMEOUT'. "
+    assert failure(failed_job(), said, watch.ended, [str(tmp_path / "logs" / "7.log"), "/far/7.log"]) == (
+        "trial 0 of cell a: its job 7 on n[1-2] ended early: TIMEOUT: its time limit of 1:00 was reached (reason: "
+        "TimeLimit); its log: logs/7.log, /far/7.log"
+    )
+
+
+def test_a_refused_job_is_told_in_a_line() -> None:
+    """All that sbatch has said, and none of its command line."""
+    said = (
+        "SLURM sbatch failed. The error message was 'sbatch: error: invalid partition specified: it's\n"
+        "sbatch: error: Batch job submission failed: Invalid partition name specified'.\n"
+        "    sbatch call:\n        sbatch x\n"
+    )
+    assert failure(failed_job(None), said, Job, ()) == (
+        "trial 0 of cell a: SLURM would not take its job: invalid partition specified: it's; "
+        "Batch job submission failed: Invalid partition name specified"
+    )
+
+
+@pytest.mark.parametrize(
+    "said", ["", "Job submission failed with exception: KeyError", "SLURM-job '8' failed, SLURM status is: 'FAILED'"]
+)
+def test_other_failures_are_told_as_snakemake_tells_them(said: str) -> None:
+    """They may be anything."""
+    assert failure(failed_job(), said, Job, ()) is None
+
+
+def test_nothing_but_what_is_told_in_a_line_is_hidden(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each such line once, with the log that has everything; every other error as Snakemake puts it."""
+    from snakemake.logging import DefaultFilter, DefaultFormatter, logger
+    from snakemake.settings.enums import Quietness
+    from snakemake_interface_logger_plugins.common import LogEvent
+
+    quiet = {Quietness.ALL}
+    log = logging.FileHandler(tmp_path / "log")
+    log.setFormatter(DefaultFormatter(quiet))
+    log.addFilter(DefaultFilter(quiet, False, False, False, False))
+    before = [*logger.handlers]
+    logger.addHandler(log)
+    empty: dict[str, Any] = {"input": [], "output": [], "log": [], "conda_env": None, "shellcmd": "run me"}
+    block = {**empty, "rule_name": "trial", "rule_msg": "odd", "jobid": 1, "event": LogEvent.JOB_ERROR}
+    closing = "WorkflowError:\nAt least one job did not complete successfully."
+    try:
+        show_errors(SimpleNamespace(output_settings=SimpleNamespace(quiet=quiet, show_failed_logs=False)))
+        logger.error(closing)
+        for _ in range(2):
+            logger.error("failed", extra={**block, "aux": {FAILURE: "trial 0 of cell a: its job 7 ended early"}})
+        logger.error("failed", extra={**block, "aux": {"external_jobid": 8}})
+        logger.error("Exception in run_job for rule trial: odd")
+        logger.error(closing)
+    finally:
+        for handler in set(logger.handlers) - set(before):
+            logger.removeHandler(handler)
+        log.close()
+    said = capsys.readouterr().err
+    assert said.count("aorta: trial 0 of cell a: its job 7 ended early\n") == 1
+    assert said.count(f"aorta: more in Snakemake's log: {tmp_path / 'log'}\n") == 1
+    assert said.count("Error in rule trial:") == 1 and "    external_jobid: 8\n" in said and "run me" in said
+    assert "Exception in run_job for rule trial: odd\n" in said
+    # Before anything else has been said it is the only sign that something went wrong.
+    assert said.count(closing) == 1
+    assert (tmp_path / "log").read_text("utf-8").count("Error in rule trial:") == 3

@@ -85,6 +85,14 @@ class Sweep:
         """What the sweep has said."""
         return (self.folder / "said").read_text("utf-8", "replace")
 
+    def failures(self) -> list[str]:
+        """The lines about failed jobs; nothing else is said of them, and Snakemake's log has it all."""
+        said = self.said()
+        assert not [word for word in ("Error in rule", "Traceback", "sbatch --", "WorkflowError") if word in said], said
+        (log,) = self.folder.glob(".snakemake/log/*.log")
+        assert "Error in rule trial:" in log.read_text("utf-8") and f"more in Snakemake's log: {log}" in said
+        return sorted(line for line in said.splitlines() if line.startswith("aorta: trial "))
+
     def finish(self, process: subprocess.Popen[bytes]) -> None:
         """Waits for its proper end."""
         assert process.wait(240) == 0, self.said()
@@ -100,6 +108,12 @@ def test_a_cancelled_job_is_an_error_with_its_reason(workspace: Workspace, clust
         sweep.open("again")
         sweep.finish(process)
     once, again = sweep.record("once"), sweep.record("again")
+    nodes = {"once": once["slurm"]["nodes"][0], "again": again["attempts"][0]["slurm"]["nodes"][0]}
+    assert sweep.failures() == [
+        f"aorta: trial 0 of cell {cell}: its job {lost[cell]} on {nodes[cell]} ended early: CANCELLED: it was "
+        f"cancelled (scancel); its log: .snakemake/slurm_logs/rule_trial/{cell}_0/{lost[cell]}.log"
+        for cell in ("again", "once")
+    ]
     assert (once["verdict"], once["exit_status"], once["attempt"]) == ("error", "infrastructure_failed", 1)
     assert (once["error"]["type"], once["slurm"]["job"]) == ("slurm", lost["once"])
     assert f"job {lost['once']} on {once['slurm']['nodes'][0]} ended" in once["error"]["message"]
@@ -128,6 +142,9 @@ def test_time_limits_and_preemption_are_told_apart(workspace: Workspace, cluster
     assert "TIMEOUT: its time limit of" in sweep.record("baseline-slow")["error"]["message"]
     assert "PREEMPTED: another job took its place" in sweep.record("preempted")["error"]["message"]
     assert sweep.record("preempted")["slurm"]["nodes"] == ["n3"]
+    first, second = sweep.failures()
+    assert f"baseline-slow: its job {slow} on n" in first and "TIMEOUT: its time limit of" in first
+    assert f"preempted: its job {preempted} on n3 ended early: PREEMPTED: another job took its place" in second
     assert cluster.call("squeue", "-h", "--states=all", "-j", winner, "-o", "%T") == "COMPLETED"
 
 
@@ -148,6 +165,26 @@ def test_a_failed_node_is_named_and_stays_in_use(alone: Workspace, cluster: Clus
     assert (first["slurm"]["job"], first["slurm"]["nodes"]) == (lost, ["n2"])
     assert "NODE_FAIL: a node failed" in first["error"]["message"]
     assert (record["verdict"], record["slurm"]["nodes"]) == ("pass", ["n2"])
+    (told,) = sweep.failures()
+    assert f"trial 0 of cell a: its job {lost} on n2 ended early: NODE_FAIL: a node failed" in told
+
+
+def test_a_job_that_slurm_refuses_is_told_in_a_line(workspace: Workspace, cluster: Cluster) -> None:
+    """Once, although it is tried again; the other trials run."""
+    wrong = {"partition": {"partition": "nowhere"}, "constraint": {"constraint": "zz"}}
+    cells = [{"name": "baseline-right"}, *({"name": name, "resources": asked} for name, asked in wrong.items())]
+    sweep = Sweep(workspace, cluster, cells)
+    sweep.open("baseline-right")
+    with sweep.started() as process:
+        assert process.wait(240) == 1, sweep.said()
+    assert sweep.record("baseline-right")["verdict"] == "pass"
+    assert sweep.failures() == [
+        "aorta: trial 0 of cell constraint: SLURM would not take its job: Batch job submission failed: Invalid feature "
+        "specification",
+        "aorta: trial 0 of cell partition: SLURM would not take its job: invalid partition specified: nowhere; Batch "
+        "job submission failed: Invalid partition name specified",
+    ]
+    assert "constraint: 1 missing of 1 trial" in sweep.said()
 
 
 def test_jobs_of_a_killed_sweep_are_waited_for(workspace: Workspace, cluster: Cluster) -> None:

@@ -14,10 +14,14 @@ _PACKAGE = Path(__file__).resolve().parent
 _DATA = _PACKAGE / "_data"
 
 
+def checkout() -> Path | None:
+    """Returns the folder of the source checkout that this code lies in, or None for an installed wheel."""
+    return None if _DATA.is_dir() else _PACKAGE.parent
+
+
 def resource_path(*parts: str) -> Path:
     """Returns the path of a shipped file or folder, for example ``resource_path("recipes", "training")``."""
-    root = _DATA if _DATA.is_dir() else _PACKAGE.parent
-    return root.joinpath(*parts)
+    return (checkout() or _DATA).joinpath(*parts)
 
 
 def load_schema(name: str) -> dict[str, Any]:

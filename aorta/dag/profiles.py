@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from aorta._resources import resource_path
+from aorta._resources import checkout, resource_path
 from aorta.dag.settings import SettingsError
 
 OWN = ("default", "slurm")
@@ -63,13 +63,19 @@ def find_profile(given: str | None) -> Profile:
         executor = str(_read(site).get("executor") or "local")
     module = f"snakemake_executor_plugin_{executor.replace('-', '_')}"
     if executor != "local" and importlib.util.find_spec(module) is None:
-        package = "'aorta[slurm]'" if executor == "slurm" else module.replace("_", "-")
-        raise SettingsError(
-            [f"profile: {given} uses the executor {executor!r}, which is not installed; pip install {package}"]
-        )
+        remedy = _installation(module.replace("_", "-"), executor == "slurm")
+        raise SettingsError([f"profile: {given} uses the executor {executor!r}, which is not installed; {remedy}"])
     # What a cluster needs of the workflow's own settings does not depend on who runs its jobs, but for the options
     # that begin with --slurm: they are unknown where that plugin is not the executor.
     return Profile(own="slurm" if executor == "slurm" else "default", site=site, executor=executor)
+
+
+def _installation(package: str, is_own: bool) -> str:
+    """Says how to install an executor; those that the project has chosen come with a version that it is tested with."""
+    if not is_own:
+        return f"pip install {package}"
+    folder = checkout()
+    return "pip install 'aorta[slurm]'" if folder is None else f"pip install -e '.[slurm]' in {folder}"
 
 
 def _read(folder: Path) -> dict[str, object]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from aorta._resources import resource_path
+from aorta._resources import checkout, resource_path
 from aorta.dag.profiles import find_profile
 from aorta.dag.settings import SettingsError
 
@@ -60,6 +60,27 @@ def test_a_spoilt_profile_is_refused(tmp_path: Path, text: str, expected: str) -
     """Before anything is made, with the remedy."""
     with pytest.raises(SettingsError, match=expected):
         find_profile(site(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("folder", "remedy"),
+    [(Path("/src/aorta"), r"pip install -e '\.\[slurm\]' in /src/aorta$"), (None, r"pip install 'aorta\[slurm\]'$")],
+)
+def test_slurms_executor_is_installed_as_aorta_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path | None, remedy: str
+) -> None:
+    """From the checkout, or from the package; whoever asks for it."""
+    monkeypatch.setattr("aorta.dag.profiles.checkout", lambda: folder)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    for given in ("slurm", site(tmp_path, "executor: slurm\n")):
+        with pytest.raises(SettingsError, match=f"'slurm', which is not installed; {remedy}"):
+            find_profile(given)
+
+
+def test_this_is_a_checkout() -> None:
+    """Where the files that a wheel carries in the package lie beside it."""
+    folder = checkout()
+    assert folder is not None and (folder / "pyproject.toml").is_file()
 
 
 def test_a_profile_that_is_none_is_refused(tmp_path: Path) -> None:

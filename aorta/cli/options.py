@@ -53,6 +53,23 @@ class FilledPath(click.Path):
         return super().convert(value, param, ctx)
 
 
+class WholeNumber(click.IntRange):
+    """A whole number within bounds, refused in the words in which the workflow's settings are."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Returns the number.
+
+        Raises:
+            click.BadParameter: It is none, or beyond the bounds.
+        """
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter:
+            bounds = f", {self.min} or more" if self.max is None else f" from {self.min} to {self.max}"
+            found = value if str(value).removeprefix("-").isdigit() else repr(value)
+            self.fail(f"must be a whole number{bounds}, not {found}", param, ctx)
+
+
 mitigations_file = click.option(
     "--mitigations-file",
     "mitigations_files",
@@ -182,7 +199,7 @@ what_to_run = together(
 
 devices = click.option(
     "--devices",
-    type=click.IntRange(min=1, max=4096),
+    type=WholeNumber(min=1, max=4096),
     metavar="N",
     help="At most N trials at once on this host [default: one per accelerator, one without any].",
 )
@@ -197,7 +214,7 @@ def nproc_per_node(what: str, default: str = "1") -> Callable[[Callable[..., Any
     """
     return click.option(
         "--nproc-per-node",
-        type=click.IntRange(min=1, max=1024),
+        type=WholeNumber(min=1, max=1024),
         metavar="N",
         help=f"{what} [default: {default}].",
     )

@@ -33,7 +33,7 @@ from aorta.cli import options
 @options.trial_timeout
 @click.option(
     "--nproc-per-node",
-    type=click.IntRange(min=1, max=1024),
+    type=options.WholeNumber(min=1, max=1024),
     default=1,
     show_default=True,
     metavar="N",

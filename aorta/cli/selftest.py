@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from aorta.cli.options import WholeNumber
+
 
 @click.command()
 @click.option(
@@ -25,7 +27,7 @@ import click
 )
 @click.option(
     "--nproc-per-node",
-    type=click.IntRange(min=1, max=1024),
+    type=WholeNumber(min=1, max=1024),
     default=2,
     show_default=True,
     metavar="N",

@@ -14,7 +14,7 @@ from aorta.cli import options
 @options.what_to_run
 @click.option(
     "--shards",
-    type=click.IntRange(min=1, max=100_000),
+    type=options.WholeNumber(min=1, max=100_000),
     required=True,
     metavar="N",
     help="Split the trials into N shares, each run by one job on one node.",
@@ -23,7 +23,7 @@ from aorta.cli import options
 @click.option("--account", metavar="NAME", help="Account that the shares are charged to.")
 @click.option("--time", metavar="TIME", help="Time limit of a share, as sbatch takes it: minutes, or D-HH:MM:SS.")
 @click.option("--gpus", metavar="[MODEL:]N", help="GPUs of each share, on its node.")
-@click.option("--cpus", type=click.IntRange(min=1), metavar="N", help="Processors of each share.")
+@click.option("--cpus", type=options.WholeNumber(min=1), metavar="N", help="Processors of each share.")
 @click.option("--mem", metavar="SIZE", help="Memory of each share, as sbatch takes it: MB, or with K, M, G, T.")
 @click.option("--constraint", metavar="FEATURES", help="Features that each share's node must have.")
 @click.option("--sbatch-arg", multiple=True, metavar="ARG", help="Another option for sbatch; may be repeated.")

@@ -26,13 +26,15 @@ def sweep() -> None:
 
 @sweep.command(cls=options.TakesCommand)
 @options.what_to_run
-@click.option("--jobs", "-j", type=click.IntRange(min=1), metavar="N", help="At most N jobs at once [default: cores].")
+@click.option(
+    "--jobs", "-j", type=options.WholeNumber(min=1), metavar="N", help="At most N jobs at once [default: cores]."
+)
 @options.devices
 @options.trial_timeout
 @options.nproc_per_node("Ranks of each distributed trial, on this host or on each node", "1; under torchrun, its own")
 @click.option(
     "--nodes",
-    type=click.IntRange(min=1, max=65536),
+    type=options.WholeNumber(min=1, max=65536),
     metavar="N",
     help="Nodes that each distributed trial is spread over, on SLURM or inside an allocation [default: 1].",
 )

@@ -57,6 +57,7 @@ def read_settings(config: Mapping[str, Any]) -> Settings:
     from jsonschema import Draft202012Validator
 
     from aorta._resources import load_schema
+    from aorta.registry.names import short
 
     schema = load_schema("config")
     known: dict[str, dict[str, Any]] = schema["properties"]
@@ -64,7 +65,10 @@ def read_settings(config: Mapping[str, Any]) -> Settings:
     config = {key: _read(value, known[key]) for key, value in config.items() if key in known}
     for error in Draft202012Validator(schema).iter_errors(config):
         key = str(error.path[0])
-        problems.append(f"{key}: must be {_expected(known[key])}, not {error.instance!r}. {known[key]['description']}")
+        # Whatever it is instead of NUMBER/COUNT, it is told the same way.
+        if key != "shard":
+            found = "empty" if error.instance is None else short(error.instance)
+            problems.append(f"{key}: must be {_expected(known[key])}, not {found}. {known[key]['description']}")
     problems += [f"{key}: {value!r} is not UTF-8 text" for key, value in config.items() if not _is_text(value)]
     if isinstance(config.get("trial_timeout"), float) and not math.isfinite(config["trial_timeout"]):
         # NaN passes every bound.
@@ -72,7 +76,7 @@ def read_settings(config: Mapping[str, Any]) -> Settings:
     words, problem = _command(config.get("command"))
     problems += [problem] if problem and not problems else []
     shard, problem = _shard(config)
-    problems += [problem] if problem and not problems else []
+    problems += [problem] if problem else []
     if not problems and config.get("recipe") is None and shard is None:
         problems.append("recipe: not given; for example: snakemake --config recipe=recipes/smoke/gpu-smoke.yaml")
     if problems:

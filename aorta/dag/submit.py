@@ -182,7 +182,7 @@ def _plan_problems(
         return ["launcher: a launcher has started several processes (WORLD_SIZE); start aorta sweep submit without it"]
     problems = [*share_problems(plan), *completed(asked, plan)[1]]
     if count > plan.trial_count:
-        problems.append(f"shards: {count} is more than the {plan.trial_count} trials that there are; give fewer")
+        problems.append(f"shards: {count} is more than there are trials ({plan.trial_count}); give fewer")
     return [*problems, *launch_problems(plan, world, cluster=True)]
 
 

@@ -34,6 +34,24 @@ def test_mode_matrix_does_not_contradict_a_recipe(aorta: Aorta) -> None:
     assert aorta("sweep", "run", "--mode", "matrix", "--recipe", RECIPE, "--dry-run").exit_code == 0
 
 
+@pytest.mark.parametrize(
+    ("command", "option", "value", "told"),
+    [
+        ("run", "--nodes", "0", "a whole number from 1 to 65536, not 0"),
+        ("run", "--nodes", "abc", "a whole number from 1 to 65536, not 'abc'"),
+        ("run", "--nproc-per-node", "1.5", "a whole number from 1 to 1024, not '1.5'"),
+        ("run", "--jobs", "-3", "a whole number, 1 or more, not -3"),
+        ("submit", "--shards", "0", "a whole number from 1 to 100000, not 0"),
+        ("submit", "--cpus", "many", "a whole number, 1 or more, not 'many'"),
+    ],
+)
+def test_a_wrong_number_is_told_as_in_settings(aorta: Aorta, command: str, option: str, value: str, told: str) -> None:
+    """With its bounds."""
+    ended = aorta("sweep", command, "--recipe", RECIPE, "--dry-run", option, value)
+    assert ended.exit_code == 2
+    assert ended.stderr.endswith(f"Invalid value for '{option}': must be {told}\n")
+
+
 def test_neither_recipe_nor_flags(aorta: Aorta) -> None:
     """Both ways are offered."""
     ended = aorta("sweep", "run")

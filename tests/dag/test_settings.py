@@ -47,6 +47,25 @@ def test_every_fault_is_named() -> None:
     assert "fresh: must be true or false, not 'maybe'" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("value", "told"), [(0, "0"), ("abc", "'abc'"), (1.5, "1.5"), (None, "empty"), (70_000, "70000")]
+)
+def test_a_wrong_number_is_told_as_on_the_command_line(value: Any, told: str) -> None:
+    """--config nodes= and --nodes, nproc_per_node= and --nproc-per-node; no value at all is called empty."""
+    with pytest.raises(SettingsError) as caught:
+        read_settings({"recipe": "r", "nodes": value, "nproc_per_node": value})
+    nodes, ranks = caught.value.problems
+    assert nodes.startswith(f"nodes: must be a whole number from 1 to 65536, not {told}. ")
+    assert ranks.startswith(f"nproc_per_node: must be a whole number from 1 to 1024, not {told}. ")
+
+
+def test_a_wrong_share_is_told_with_the_other_faults() -> None:
+    """Not only when they are put right."""
+    with pytest.raises(SettingsError) as caught:
+        read_settings({"shard": "4/3", "nodes": 0})
+    assert [problem.partition(":")[0] for problem in caught.value.problems] == ["nodes", "shard"]
+
+
 def test_a_recipe_is_needed() -> None:
     """Without one there is nothing to run."""
     with pytest.raises(SettingsError, match="recipe: not given"):
@@ -91,7 +110,9 @@ def test_a_share_needs_a_run_directory_and_no_recipe() -> None:
         ({"shard": "0/3", "run_dir": "d"}, "shard: must be NUMBER/COUNT"),
         ({"shard": "2", "run_dir": "d"}, "shard: must be NUMBER/COUNT"),
         ({"shard": "2/3/4", "run_dir": "d"}, "shard: must be NUMBER/COUNT"),
-        ({"shard": 0.5, "run_dir": "d"}, "shard: must be a non-empty string"),
+        ({"shard": 0.5, "run_dir": "d"}, "shard: must be NUMBER/COUNT"),
+        ({"shard": 1, "run_dir": "d"}, "shard: must be NUMBER/COUNT"),
+        ({"shard": "1/0", "run_dir": "d"}, "shard: must be NUMBER/COUNT"),
         ({"shard": "2/3"}, "shard: needs run_dir"),
         ({"shard": "2/3", "run_dir": "d", "fresh": True}, "fresh: contradicts shard"),
         ({"shard": "2/3", "run_dir": "d", "refresh": True}, "refresh: contradicts shard"),

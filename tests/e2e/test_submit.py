@@ -170,7 +170,7 @@ def test_the_plan_is_not_changed_under_running_shares(submitting: Submitting) ->
 @pytest.mark.parametrize(
     ("options", "fields", "said"),
     [
-        (("--shards", "7"), {}, "shards: 7 is more than the 6 trials"),
+        (("--shards", "7"), {}, "shards: 7 is more than there are trials (6)"),
         (("--partition", "nowhere"), {}, "SLURM would not take --partition=nowhere: invalid partition"),
         (("--sbatch-arg=--array=1-9",), {}, "aorta sets --array itself"),
         (("--sbatch-arg=-N2",), {}, "aorta sets --nodes itself"),
@@ -202,7 +202,7 @@ def test_all_faults_are_told_at_once(submitting: Submitting) -> None:
         ("--sbatch-arg", "'--array=1-9': aorta sets --array itself; leave it out"),
         ("resources.gpus", "the cells ask for different values (2"),
         ("resources.constraint", "the cells ask for different values (nothing"),
-        ("shards", "7 is more than the 6 trials that there are; give fewer"),
+        ("shards", "7 is more than there are trials (6); give fewer"),
         ("sbatch", "SLURM would not take --partition=nowhere: invalid partition specified: nowhere"),
         ("sbatch", "SLURM would not take --mem=9T: Requested node configuration is not available"),
     ]

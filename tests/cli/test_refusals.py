@@ -40,7 +40,7 @@ def test_mode_matrix_does_not_contradict_a_recipe(aorta: Aorta) -> None:
         ("run", "--nodes", "0", "a whole number from 1 to 65536, not 0"),
         ("run", "--nodes", "abc", "a whole number from 1 to 65536, not 'abc'"),
         ("run", "--nproc-per-node", "1.5", "a whole number from 1 to 1024, not '1.5'"),
-        ("run", "--jobs", "-3", "a whole number, 1 or more, not -3"),
+        ("run", "--devices", "-3", "a whole number from 1 to 4096, not -3"),
         ("submit", "--shards", "0", "a whole number from 1 to 100000, not 0"),
         ("submit", "--cpus", "many", "a whole number, 1 or more, not 'many'"),
     ],

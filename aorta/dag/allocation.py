@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -12,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from aorta._jsonio import write_json_atomic, write_text_atomic
+from aorta._jsonio import read_json, write_json_atomic, write_text_atomic
 from aorta.dag.cluster import job_prefix, said_by_sbatch
 from aorta.dag.errors import say
 from aorta.dag.profiles import Profile
@@ -203,6 +204,8 @@ class Array:
     def text(self) -> str:
         """Returns the script of a share."""
         share = f'shard="$SLURM_ARRAY_TASK_ID/{self._count}"'
+        # Not in the settings' file: SLURM has its own copy of the script, so that a later array changes nothing here.
+        share += "" if self._devices is None else f" devices={self._devices}"
         snakemake = snakemake_command(self._own / "settings.json", None, False, Profile())
         return (
             "#!/bin/bash\n"
@@ -241,6 +244,31 @@ class Array:
         refused = found or {"such a job": whole}
         return [f"sbatch: SLURM would not take {what}: {said}" for what, said in refused.items()]
 
+    def _asked(self) -> list[str]:
+        devices = [] if self._devices is None else [f"--devices={self._devices}"]
+        return [*self._allocation.options(), *devices]
+
+    def difference(self, job: str) -> str | None:
+        """Says what an earlier array was asked for otherwise than this one; None where that is nothing, or not known.
+
+        Args:
+            job: The earlier array's id.
+        """
+        try:
+            earlier = read_json(self._own / f"{job}.json")["asked"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        now = self._asked()
+        before, after = ([word for word in a if word not in b] for a, b in ((earlier, now), (now, earlier)))
+        if not before and not after:
+            return None
+        told = [f"with {shlex.join(before)}"] if before else []
+        told += [f"without {shlex.join(after)}"] if after else []
+        return (
+            f"job {job} was submitted {' and '.join(told)}; what this command asks for applies to shares that are "
+            f"submitted from now on (scancel {job} ends the others)"
+        )
+
     def submit(self, numbers: Sequence[int]) -> list[Task]:
         """Writes the script, submits the shares and returns them.
 
@@ -249,8 +277,7 @@ class Array:
             OSError: The script cannot be written.
         """
         self._own.mkdir(parents=True, exist_ok=True)
-        settings = {"run_dir": str(self._run_dir), **({} if self._devices is None else {"devices": self._devices})}
-        write_json_atomic(self._own / "settings.json", settings)
+        write_json_atomic(self._own / "settings.json", {"run_dir": str(self._run_dir)})
         write_text_atomic(self.script, self.text())
         command = self.command(numbers)
         code, printed, said = _sbatch([*command, str(self.script)])
@@ -258,6 +285,9 @@ class Array:
         job = printed.strip().partition(";")[0]
         if code != 0 or not job.isdigit():
             raise SettingsError([f"sbatch: {said or printed.strip() or f'ended with {code}'}"])
+        with contextlib.suppress(OSError):
+            # The array is in the queue, with or without a note of what it was asked for.
+            write_json_atomic(self._own / f"{job}.json", {"asked": self._asked()})
         shown = shlex.join([word for word in command if word != "--parsable"])
         say(f"submitted job {job}, an array of {len(numbers)} of {self._count} shares: {shown} {self.script}")
         return [Task(job=f"{job}_{number}", state="PENDING", number=number, count=self._count) for number in numbers]

@@ -217,6 +217,8 @@ def _submit(sweep: Sweep, array: Array, count: int) -> list[Task]:
     if tasks:
         jobs = sorted({task.job.partition("_")[0] for task in tasks})
         say(f"following {_shares([task.number for task in tasks])} of an earlier start (job {', '.join(jobs)})")
+        for difference in filter(None, map(array.difference, jobs)):
+            say(difference)
         others = {task.count for task in tasks} - {count}
         if others and wanted:
             say(f"that start was split into {min(others)} shares; nothing is submitted until they have ended")

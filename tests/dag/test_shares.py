@@ -137,6 +137,12 @@ def test_two_arrays_of_a_run_have_two_names(tmp_path: Path) -> None:
     assert array.command([1]) != array.command([1])
 
 
+def test_devices_are_the_arrays_own(tmp_path: Path) -> None:
+    """In the script, of which SLURM keeps a copy: a later array with another number changes no share that waits."""
+    texts = [Array(tmp_path, 2, Allocation(), devices=n, folder=tmp_path).text().splitlines()[-1] for n in (None, 3)]
+    assert texts[1] == f"{texts[0]} devices=3"
+
+
 def test_a_percent_sign_in_the_folder_is_no_pattern(tmp_path: Path) -> None:
     """SLURM would put something in its place."""
     command = Array(tmp_path / "50%A", 3, Allocation(), devices=None, folder=tmp_path).command([1])

@@ -112,6 +112,23 @@ def test_a_detached_submission_is_taken_up_by_the_same_command(submitting: Submi
     assert len(submitting.submissions()) == 1 and submitting.complete()
 
 
+def test_other_options_than_the_earlier_starts_are_told(submitting: Submitting) -> None:
+    """They apply to what is submitted from now on; the same options again are no news."""
+    first = ("--detach", "--mem", "2G", "--cpus", "2", "--devices", "1")
+    assert submitting.workspace.aorta(*submitting.words(*first)).code == 0
+    wait_until(submitting.both_held, "both shares to wait")
+    again = submitting.workspace.aorta(*submitting.words(*first))
+    assert again.code == 0 and "job 100 was submitted" not in again.stderr
+    other = ("--detach", "--mem", "3G", "--cpus", "2", "--devices", "2", "--sbatch-arg=--nice=5")
+    ended = submitting.workspace.aorta(*submitting.words(*other))
+    assert ended.code == 0
+    assert (
+        "aorta: job 100 was submitted with --mem=2G --devices=1 and without --mem=3G --nice=5 --devices=2; what this "
+        "command asks for applies to shares that are submitted from now on (scancel 100 ends the others)\n"
+    ) in ended.stderr
+    assert len(submitting.submissions()) == 1
+
+
 def test_only_shares_that_lack_trials_are_submitted_again(submitting: Submitting) -> None:
     """One was ended; the other one's trials are all there."""
     with submitting.started() as process:

@@ -13,11 +13,13 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from aorta.run.slurmjob import Job, call, told_of
+from aorta.run.launch import NoAnswer
+from aorta.run.lost import UNCOUNTED
+from aorta.run.slurmjob import Job, call, find_job, told_of
 
 _POLL_SEC = 2.0
 _GONE_AFTER = 3
@@ -80,7 +82,7 @@ def outlive_jobs(
     *,
     run: Callable[[Sequence[str]], str | None] = call,
     pause: Callable[[float], None] = time.sleep,
-) -> None:
+) -> set[str]:
     """Makes sure that no job of an earlier start is left: those that wait are cancelled, those that run are waited for.
 
     The run directory's lock is held, so every such job is an orphan: its Snakemake was killed. A trial that runs is
@@ -91,6 +93,9 @@ def outlive_jobs(
         say: Takes a sentence about what is done.
         run: Runs a command; for tests.
         pause: Waits for the given seconds; for tests.
+
+    Returns:
+        The jobs that were waited for.
     """
     waiting = {number for number, state in (live_jobs(run_dir, run) or {}).items() if state == "PENDING"}
     if waiting:
@@ -101,11 +106,32 @@ def outlive_jobs(
         jobs = live_jobs(run_dir, run)
         running = set(jobs or {})
         if jobs is not None and not running:
-            break
+            return told
         if running - told - waiting:
-            told |= running
+            told |= running - waiting
             say(f"waiting for {_jobs(running - waiting)} of an earlier start to end (scancel ends them at once)")
         pause(_POLL_SEC)
+
+
+def tell_cancelled(
+    trials: Iterable[tuple[str, str]], say: Callable[[str], None], run: Callable[[Sequence[str]], str | None] = call
+) -> None:
+    """Says of trials whose job was waited for in vain why they run again, where that is no error of theirs.
+
+    Args:
+        trials: Each trial in words, with its job.
+        say: Takes a sentence.
+        run: Runs a command; for tests.
+    """
+    for trial, number in trials:
+        try:
+            state = find_job(number, run).state
+        except NoAnswer:
+            return
+        if state == "CANCELLED":
+            say(f"{trial}: job {number} of an earlier start was cancelled; the trial runs again")
+        elif state in UNCOUNTED:
+            say(f"{trial}: job {number} of an earlier start has ended without a record; the trial runs again")
 
 
 def _jobs(numbers: set[str]) -> str:

@@ -42,6 +42,7 @@ from aorta.matrix import write_matrix
 from aorta.plan.model import Plan
 from aorta.plan.rundir import RunChoice, RunDirError, read_plan
 from aorta.recipe.flags import MatrixFlags
+from aorta.run.launch import NoAnswer
 from aorta.run.slurmjob import call, find_job
 
 _SHORTEST_SEC, _LONGEST_SEC = 1.0, 10.0
@@ -359,7 +360,10 @@ class Follower:
         for number, task in sorted(self._seen.items()):
             if task.count != self._count or number not in missing:
                 continue
-            how = find_job(task.job, self._run).end_text()
+            try:
+                how = find_job(task.job, self._run).end_text()
+            except NoAnswer as silence:
+                how = str(silence)
             log = self._run_dir / ".aorta" / "shares" / f"{task.job}.out"
             say(f"share {number} (job {task.job}) has ended and lacks {missing[number]} trials: {how}; it said: {log}")
 

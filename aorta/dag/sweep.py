@@ -11,14 +11,14 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
 from aorta._jsonio import json_digest, read_regular
-from aorta.dag.cluster import cancel_jobs, correct_executor, is_slurm_executor, outlive_jobs
+from aorta.dag.cluster import cancel_jobs, correct_executor, is_slurm_executor, outlive_jobs, tell_cancelled
 from aorta.dag.errors import bad_input_exits, say
 from aorta.dag.inventory import declare, whole_files
 from aorta.dag.launching import REFUSED_HERE, find_world, launch_problems
@@ -335,13 +335,26 @@ class Sweep:
         """Records the trials whose last attempt was ended with its job, and that no job will try again."""
         if not self._on_slurm:
             return
+        for cell, trial, _ in self._unfinished():
+            subprocess.run([*shlex.split(self.trial_command(cell, trial)), "--settle"], check=False)
+
+    def _unfinished(self) -> Iterator[tuple[str, str, str]]:
+        """Trials that have begun and have no record: cell, trial, and the path of their files without extension."""
         from aorta.run.lost import unfinished
 
         for cell in self.plan.cells:
             for stem in unfinished(os.fspath(self.layout.trial_folder(cell.name))):
                 trial = stem.rpartition("_t")[2]
                 if trial.isdigit() and int(trial) < cell.trials:
-                    subprocess.run([*shlex.split(self.trial_command(cell.name, trial)), "--settle"], check=False)
+                    yield cell.name, trial, stem
+
+    def _outlive_jobs(self) -> None:
+        """Waits for the jobs of an earlier start, and says which trials it has waited for in vain."""
+        from aorta.run.lost import job_of
+
+        jobs = outlive_jobs(self.layout.run_dir, say)
+        left = [(f"{cell} trial {trial}", job_of(stem)) for cell, trial, stem in self._unfinished()] if jobs else []
+        tell_cancelled([(trial, job) for trial, job in left if job in jobs], say)
 
     def _declare_records(self) -> None:
         """Tells Snakemake once, when it starts to build the DAG, which records count and which files are whole."""
@@ -368,7 +381,7 @@ class Sweep:
         """Makes the run directory this process's own, and clears away what others left in it."""
         self.claim()
         if self._on_slurm:
-            outlive_jobs(self.layout.run_dir, say)
+            self._outlive_jobs()
         for notice in (*clear_leftovers(self.layout.run_dir), *set_irregular_aside(self.layout, self.plan)):
             say(notice)
 

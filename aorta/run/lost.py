@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 
+from aorta._jsonio import NotRegularError, read_json
 from aorta.run.launch import LaunchError
 from aorta.run.launch.slurm import expand_hosts
 from aorta.run.record import error_entry, iso_utc
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _SETTLE_SEC = 10.0
-_UNCOUNTED = (None, "CANCELLED", "COMPLETED", "FAILED")
+UNCOUNTED = (None, "CANCELLED", "COMPLETED", "FAILED")
 """Ends that a sweep brings about itself when it is stopped, or that say nothing: of another sweep's job they count for
 nothing, and its trial simply runs again."""
 
@@ -71,7 +72,13 @@ def note(job: Job, host: Mapping[str, Any], device: Mapping[str, Any], started: 
         device: What it runs on.
         started: Seconds since the epoch.
     """
-    return {"slurm": job_entry(job), "host": dict(host), "device": dict(device), "started": started}
+    return {
+        "slurm": job_entry(job),
+        "submitted": job.submitted,
+        "host": dict(host),
+        "device": dict(device),
+        "started": started,
+    }
 
 
 def is_note(value: object) -> bool:
@@ -85,53 +92,107 @@ def is_note(value: object) -> bool:
     )
 
 
-def judge(left: Mapping[str, Any], own: Job | None, find: Callable[..., Job] = find_job) -> dict[str, Any] | None:
-    """Returns the error that ended an attempt, or None where it does not count.
+class Lost:
+    """An attempt that its job's end took along, and that counts.
+
+    Attributes:
+        note: What the attempt left.
+        error: What ended it.
+        started: When it began, in seconds since the epoch.
+        ended: When it ended, or None if nobody knows; not before it began, whatever the clocks of two hosts say.
+    """
+
+    __slots__ = ("ended", "error", "note", "started")
+
+    def __init__(self, note: Mapping[str, Any], error: dict[str, Any], ended: float | None) -> None:
+        self.note = note
+        self.error = error
+        self.started = float(note["started"])
+        self.ended = None if ended is None else max(ended, self.started)
+
+
+def judge(left: Mapping[str, Any], own: Job | None, find: Callable[..., Job] = find_job) -> Lost | None:
+    """Returns an attempt with the error that ended it, or None where it does not count.
 
     Args:
         left: The attempt's note.
         own: The job of who asks, or None outside of any.
         find: Asks SLURM about a job; for tests.
+
+    Raises:
+        NoAnswer: SLURM does not answer.
     """
-    slurm = left["slurm"]
+    slurm, stopped = left["slurm"], left.get("stopped")
+    ended = float(stopped) if isinstance(stopped, int | float) else None
     of_share = SHARES_MARK in (slurm["name"] or "")
-    same_job = own is not None and own.number == slurm["job"]
-    if of_share and (same_job or find(slurm["job"], settle_sec=_SETTLE_SEC).state not in _OF_THE_NODE):
-        return None
-    if own is not None and same_job:
-        # SLURM started the same job again, and knows only its present state.
-        how = f"SLURM requeued it (restart {own.restarts})"
+    if own is not None and own.number == slurm["job"] and not _is_other(own, left):
+        if of_share or own.restarts <= slurm["restarts"]:
+            # Without a restart the job goes on, as an allocation does: only the supervisor was killed.
+            return None
+        # SLURM knows only the job's present state.
+        state: str | None = "REQUEUED"
+        how = f"REQUEUED: SLURM requeued it (restart {own.restarts})"
         said = left.get("ended")
         if isinstance(said, str):
             how += f" after it had ended as {said}"
-        state = "REQUEUED"
     else:
         job = find(slurm["job"], settle_sec=_SETTLE_SEC)
+        if _is_other(job, left):
+            job = Job(job.number)
+        state, ended = job.state, ended if job.ended is None else job.ended
         same_sweep = own is not None and own.name is not None and own.name == slurm["name"]
-        if not same_sweep and job.state in _UNCOUNTED:
+        if (state not in _OF_THE_NODE) if of_share else (not same_sweep and state in UNCOUNTED):
             return None
-        state, how = job.state or "", f"SLURM ended it: {job.end_text()}" if job.state else job.end_text()
+        how = f"SLURM ended it: {job.end_text()}" if state else job.end_text()
     where = f"job {slurm['job']} on {', '.join(slurm['nodes']) or left['host']['hostname']}"
-    return error_entry("process", "slurm", f"{where} ended before the trial did: {how}", hint=_HINTS.get(state))
+    message = f"{where} ended before the trial did: {how}"
+    return Lost(left, error_entry("process", "slurm", message, hint=_HINTS.get(state or "")), ended)
 
 
-def attempt_entry(left: Mapping[str, Any], error: Mapping[str, Any], now: float) -> dict[str, Any]:
+def _is_other(job: Job, left: Mapping[str, Any]) -> bool:
+    """Whether a job is another than the attempt's, of the same number: a controller that has lost jobs, in a crash
+    before it saved them, gives their numbers again.
+    """
+    submitted, name = left.get("submitted"), left["slurm"]["name"]
+    if None not in (job.name, name) and job.name != name:
+        return True
+    # A requeue counts as a new submission.
+    return (
+        job.restarts <= left["slurm"]["restarts"]
+        and None not in (job.submitted, submitted)
+        and job.submitted != submitted
+    )
+
+
+def attempt_entry(lost: Lost, now: float) -> dict[str, Any]:
     """Returns a lost attempt as the record's ``attempts`` has it.
 
     Args:
-        left: The attempt's note.
-        error: What ended it.
-        now: When that was seen, in seconds since the epoch.
+        lost: The attempt.
+        now: When its end was seen, in seconds since the epoch; for one of which nobody knows when that was.
     """
     return {
         "exit_status": "infrastructure_failed",
-        "error": dict(error),
-        "started_at": iso_utc(float(left["started"])),
-        "ended_at": iso_utc(now),
-        "host": left["host"]["hostname"],
-        "device": dict(left["device"]),
-        "slurm": dict(left["slurm"]),
+        "error": dict(lost.error),
+        "started_at": iso_utc(lost.started),
+        "ended_at": iso_utc(now if lost.ended is None else lost.ended),
+        "host": lost.note["host"]["hostname"],
+        "device": dict(lost.note["device"]),
+        "slurm": dict(lost.note["slurm"]),
     }
+
+
+def job_of(stem: str) -> str | None:
+    """Returns the job of the attempt that a trial's note tells of, or None.
+
+    Args:
+        stem: Path of the trial's files without their extension.
+    """
+    try:
+        left = read_json(f"{stem}.attempts").get("running")
+    except (OSError, NotRegularError, ValueError, AttributeError):
+        return None
+    return str(left["slurm"]["job"]) if is_note(left) else None
 
 
 def unfinished(folder: str) -> list[str]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+    from aorta.run.lost import Lost
     from aorta.run.slurmjob import Job
 
 _FIELDS: dict[str, type | tuple[type, ...]] = {
@@ -52,27 +53,24 @@ class Attempts:
         self._running: dict[str, Any] | None = None
         self.earlier: list[dict[str, Any]] = self._noted()
 
-    def take_up_lost(self) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    def take_up_lost(self) -> Lost | None:
         """Counts the attempt of a supervisor that its job's end took along, if there is one and it counts.
 
         Returns:
-            That attempt's note and the error that ended it, where no try is left after it, so that it is the trial's
-            record; else None.
+            That attempt, where no try is left after it, so that it is the trial's record; else None.
 
         Raises:
+            NoAnswer: SLURM does not answer; ask again.
             OSError: The note cannot be written.
         """
-        left, self._running = self._running, None
-        if left is None:
+        if self._running is None:
             return None
-        from aorta.run import lost
+        from aorta.run.lost import attempt_entry, judge
 
-        error = lost.judge(left, self._job)
-        if error is None:
-            return None
-        if len(self.earlier) >= self._most:
-            return left, error
-        self.earlier.append(lost.attempt_entry(left, error, time.time()))
+        lost, self._running = judge(self._running, self._job), None
+        if lost is None or len(self.earlier) >= self._most:
+            return lost
+        self.earlier.append(attempt_entry(lost, time.time()))
         self._write()
         return None
 
@@ -92,17 +90,21 @@ class Attempts:
             self._write()
 
     def interrupted(self) -> None:
-        """Adds what SLURM says of the present job to the note of an attempt that is asked to end.
+        """Adds when it was asked to end, and what SLURM says of the present job, to the note of an attempt.
 
         A job that is started again forgets how it ended before. Never raises: little time may be left.
         """
         if self._job is not None and self._running is not None:
+            from aorta.run.launch import NoAnswer
             from aorta.run.slurmjob import find_job
 
-            job = find_job(self._job.number)
-            if job.state is not None and job.is_over:
-                self._running["ended"] = job.end_text()
-                with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, NoAnswer):
+                self._running["stopped"] = time.time()
+                # First of all: SLURM may be slow.
+                self._write()
+                job = find_job(self._job.number)
+                if job.state is not None and job.is_over:
+                    self._running["ended"] = job.end_text()
                     self._write()
 
     def give_up(self) -> None:

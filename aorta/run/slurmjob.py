@@ -5,13 +5,19 @@ Standard library only: a supervisor inside a job imports this before its trial.
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import time
 
+from aorta.run.launch import NoAnswer
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from typing import TypeVar
+
+    T = TypeVar("T")
 
 JOB_VARIABLE = "SLURM_JOB_ID"
 NODE_VARIABLE = "SLURMD_NODENAME"
@@ -24,6 +30,8 @@ SHARES_MARK = "-shares-"
 """Part of such a job's name."""
 
 _ANSWER_SEC = 20.0
+_ASK_AGAIN_SEC = 2.0
+_NO_SUCH_JOB = "Invalid job id"
 _FINAL = (
     "BOOT_FAIL",
     "CANCELLED",
@@ -63,9 +71,11 @@ class Job:
         partition: Its partition, or None.
         restarts: How often SLURM has requeued it.
         limit: Its time limit as SLURM writes it, or None.
+        submitted: When it was submitted, as SLURM writes it, or None.
+        ended: When it ended, in seconds since the epoch; None while it has not, or if SLURM did not say.
     """
 
-    __slots__ = ("limit", "name", "nodes", "number", "partition", "reason", "restarts", "state")
+    __slots__ = ("ended", "limit", "name", "nodes", "number", "partition", "reason", "restarts", "state", "submitted")
 
     def __init__(
         self,
@@ -78,6 +88,8 @@ class Job:
         partition: str | None = None,
         restarts: int = 0,
         limit: str | None = None,
+        submitted: str | None = None,
+        ended: str | None = None,
     ) -> None:
         self.number = number
         self.name = name
@@ -87,6 +99,9 @@ class Job:
         self.partition = partition
         self.restarts = restarts
         self.limit = limit
+        self.submitted = submitted
+        # Of a job that runs, SLURM says when its time limit will be reached.
+        self.ended = float(ended) if ended and ended.isdigit() and state in _FINAL else None
 
     @property
     def is_over(self) -> bool:
@@ -105,14 +120,60 @@ class Job:
 
 
 def call(command: Sequence[str], seconds: float = _ANSWER_SEC) -> str | None:
-    """Runs one of SLURM's commands; None if it is not there, fails, or does not answer in time."""
+    """Runs one of SLURM's commands, which gives times in seconds since the epoch.
+
+    Returns:
+        What it printed: nothing if there is no such job, or no such command. None if it fails otherwise, or does not
+        answer in time.
+    """
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds, check=False
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+            env={**os.environ, "SLURM_TIME_FORMAT": "%s"},
         )
+    except FileNotFoundError:
+        return ""
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout if done.returncode == 0 else None
+    if done.returncode == 0:
+        return done.stdout
+    return "" if _NO_SUCH_JOB in done.stderr else None
+
+
+def answered(
+    ask: Callable[[], T],
+    *,
+    patience_sec: float,
+    pause: Callable[[float], None],
+    notify: Callable[[str], None],
+) -> T:
+    """Asks SLURM again and again until it answers.
+
+    Args:
+        ask: Asks, and raises ``NoAnswer``.
+        patience_sec: For how long.
+        pause: Waits for the given seconds.
+        notify: Takes a sentence about the wait.
+
+    Raises:
+        NoAnswer: It did not answer.
+    """
+    deadline, told = time.monotonic() + patience_sec, False
+    while True:
+        try:
+            return ask()
+        except NoAnswer as silence:
+            if time.monotonic() >= deadline:
+                raise
+            if not told:
+                notify(f"{silence}; asking again for {patience_sec / 60:g} min")
+            told = True
+        pause(_ASK_AGAIN_SEC)
 
 
 def this_job(env: Mapping[str, str], run: Callable[[Sequence[str]], str | None] = call) -> Job | None:
@@ -133,7 +194,7 @@ def this_job(env: Mapping[str, str], run: Callable[[Sequence[str]], str | None] 
             partition=env.get("SLURM_JOB_PARTITION"),
             restarts=int(restarts) if restarts.isdigit() else 0,
         )
-    found = _from_controller(number, run)
+    found = _shown(number, run(_show_job(number)))
     return found if found is not None else Job(number, nodes=env.get(NODE_VARIABLE, ""))
 
 
@@ -144,17 +205,26 @@ def find_job(number: str, run: Callable[[Sequence[str]], str | None] = call, *, 
         number: The id.
         run: Runs a command; for tests.
         settle_sec: How long to wait for a job that is being cleaned up: until then SLURM does not say how it ended.
+
+    Raises:
+        NoAnswer: The controller does not answer, and accounting knows of no end.
     """
     deadline = time.monotonic() + settle_sec
     while True:
-        job = _from_controller(number, run) or _from_accounting(number, run) or Job(number)
+        text = run(_show_job(number))
+        job = _shown(number, text) or _from_accounting(number, run) or Job(number)
+        if text is None and (job.state is None or not job.is_over):
+            raise NoAnswer(f"SLURM does not answer, so how job {number} ended is not known yet")
         if job.state != "COMPLETING" or time.monotonic() >= deadline:
             return job
         time.sleep(0.2)
 
 
-def _from_controller(number: str, run: Callable[[Sequence[str]], str | None]) -> Job | None:
-    text = run(["scontrol", "show", "job", "--oneliner", number])
+def _show_job(number: str) -> list[str]:
+    return ["scontrol", "show", "job", "--oneliner", number]
+
+
+def _shown(number: str, text: str | None) -> Job | None:
     if not text:
         return None
     facts = dict(re.findall(r"(?:^|\s)([A-Za-z/:]+)=(\S*)", text.splitlines()[0]))
@@ -167,18 +237,19 @@ def _from_controller(number: str, run: Callable[[Sequence[str]], str | None]) ->
         partition=facts.get("Partition"),
         restarts=int(facts.get("Restarts") or 0),
         limit=told_of(facts.get("TimeLimit")),
+        submitted=told_of(facts.get("SubmitTime")),
+        ended=facts.get("EndTime"),
     )
 
 
 def _from_accounting(number: str, run: Callable[[Sequence[str]], str | None]) -> Job | None:
     # --duplicates: a requeued job has an entry for each time that it ran.
-    text = run(
-        ["sacct", "-X", "-n", "-P", "--duplicates", "-j", number, "-o", "JobName,State,Reason,NodeList,Partition"]
-    )
+    fields = "JobName,State,Reason,NodeList,Partition,End"
+    text = run(["sacct", "-X", "-n", "-P", "--duplicates", "-j", number, "-o", fields])
     lines = (text or "").strip().splitlines()
-    if not lines or lines[-1].count("|") != 4:
+    if not lines or lines[-1].count("|") != 5:
         return None
-    name, state, reason, nodes, partition = lines[-1].split("|")
+    name, state, reason, nodes, partition, ended = lines[-1].split("|")
     return Job(
         number,
         name=name,
@@ -187,6 +258,7 @@ def _from_accounting(number: str, run: Callable[[Sequence[str]], str | None]) ->
         nodes=told_of(nodes) or "",
         partition=partition or None,
         restarts=len(lines) - 1,
+        ended=ended,
     )
 
 

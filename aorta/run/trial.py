@@ -15,7 +15,7 @@ from aorta.run import record, request
 from aorta.run.attempt import Attempt
 from aorta.run.claim import Claim
 from aorta.run.device import Held, hold
-from aorta.run.launch import AgentLost, LaunchError
+from aorta.run.launch import AgentLost, LaunchError, NoAnswer
 from aorta.run.locks import LockError
 from aorta.run.needed import read_outcome, seen_enough
 from aorta.run.process import Interrupted, SignalWatch, fill_standard_descriptors
@@ -23,14 +23,21 @@ from aorta.run.retry import Attempts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Any
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any, TypeVar
 
+    from aorta.run.lost import Lost
     from aorta.run.slurmjob import Job
 
+    T = TypeVar("T")
 
 ROOM_BYTES = 64 * 1024
 """What a record's place is to hold before its trial starts; most records are smaller."""
+
+_PATIENCE_SEC = 600.0
+"""How long SLURM may not answer while a job waits for it, and while the end of a sweep does."""
+
+_SETTLE_PATIENCE_SEC = 60.0
 
 _JOB_SIGNAL_SEC = 0.5
 """How much later than a part of its job this process may hear of the job's end."""
@@ -63,6 +70,9 @@ def main(argv: Sequence[str], usage: str | None = None) -> int:
     except Interrupted as interrupted:
         _say(f"aorta: ended by {interrupted}; the trial has no record")
         return 128 + interrupted.signum
+    except NoAnswer as error:
+        _say(f"aorta: {arguments.cell} trial {arguments.trial}: {error}; the trial has no record")
+        return 1
     except (OSError, NotRegularError) as error:
         _say(f"aorta: {told(error, arguments.run_dir)}; the trial has no record")
         return 1
@@ -156,10 +166,10 @@ class _Trial:
         base = request.outer_env(os.environ)
         job = self._job()
         attempts = Attempts(self._cell, self._stem, job)
-        lost = attempts.take_up_lost()
+        lost = self._answered(attempts.take_up_lost)
         if lost is None and self._arguments.settle:
             return None
-        trial_record = self._not_needed() if lost is None else self._lost(*lost)
+        trial_record = self._not_needed() if lost is None else self._lost(lost)
         while trial_record is None or attempts.again(trial_record):
             held = hold(
                 base,
@@ -210,13 +220,27 @@ class _Trial:
 
         return this_job(os.environ)
 
-    def _lost(self, left: Mapping[str, Any], error: dict[str, Any]) -> dict[str, Any]:
+    def _answered(self, ask: Callable[[], T]) -> T:
+        """Asks SLURM until it answers: a controller that is down for a while ends no trial and decides nothing."""
+        from aorta.run.slurmjob import answered
+
+        patience = _SETTLE_PATIENCE_SEC if self._arguments.settle else _PATIENCE_SEC
+        return answered(ask, patience_sec=patience, pause=self._pause, notify=self._notify)
+
+    def _lost(self, lost: Lost) -> dict[str, Any]:
         """Returns the record of an attempt that its job's end took along, and after which there is no other."""
-        trial_record = self._unstarted("infrastructure_failed", error, left["device"], float(left["started"]))
-        return {**trial_record, "host": dict(left["host"]), "slurm": dict(left["slurm"])}
+        left = lost.note
+        made = self._unstarted("infrastructure_failed", lost.error, left["device"], lost.started, lost.ended)
+        seconds = 0.0 if lost.ended is None else round(lost.ended - lost.started, 6)
+        return {**made, "wall_clock_sec": seconds, "host": dict(left["host"]), "slurm": dict(left["slurm"])}
 
     def _unstarted(
-        self, exit_status: str, error: dict[str, Any], device: Mapping[str, Any] | None, started_at: float
+        self,
+        exit_status: str,
+        error: dict[str, Any],
+        device: Mapping[str, Any] | None,
+        started_at: float,
+        ended_at: float | None = None,
     ) -> dict[str, Any]:
         """Returns a record that no worker has contributed to."""
         return record.build(
@@ -227,7 +251,7 @@ class _Trial:
             overlay=self._overlay,
             device=device,
             started_at=started_at,
-            ended_at=time.time(),
+            ended_at=time.time() if ended_at is None else ended_at,
         )
 
     def _is_recorded(self) -> bool:
@@ -289,7 +313,7 @@ class _Trial:
         from aorta.run.slurmjob import find_job
 
         self._hear_of_the_end()
-        return find_job(job.number).state == "RUNNING"
+        return self._answered(lambda: find_job(job.number)).state == "RUNNING"
 
     def _hear_of_the_end(self) -> None:
         """Gives the signal that ends this process's job time to come.

@@ -10,7 +10,16 @@ from typing import Any
 
 import pytest
 
-from aorta.dag.cluster import FAILURE, Watch, cancel_jobs, failure, job_prefix, live_jobs, outlive_jobs
+from aorta.dag.cluster import (
+    FAILURE,
+    Watch,
+    cancel_jobs,
+    failure,
+    job_prefix,
+    live_jobs,
+    outlive_jobs,
+    tell_cancelled,
+)
 from aorta.dag.quiet import show_errors
 from aorta.run.slurmjob import Job
 
@@ -54,11 +63,24 @@ def test_orphans_that_wait_are_cancelled_and_those_that_run_are_waited_for(tmp_p
     first = names("7|RUNNING|OWN\n8|PENDING|OWN\n", tmp_path)
     slurm = Slurm(squeue=[first, first, None, names("7|COMPLETING|OWN\n", tmp_path), ""])
     said: list[str] = []
-    outlive_jobs(tmp_path, said.append, run=slurm, pause=lambda seconds: None)
+    waited = outlive_jobs(tmp_path, said.append, run=slurm, pause=lambda seconds: None)
+    assert waited == {"7"}
     assert [command for command in slurm.asked if command[0] == "scancel"] == [["scancel", "8"]]
     assert said == [
         "cancelled job 8 of an earlier start, which had not begun",
         "waiting for job 7 of an earlier start to end (scancel ends them at once)",
+    ]
+
+
+def test_trials_that_were_waited_for_in_vain_are_told() -> None:
+    """Those of cancelled jobs run again and count for nothing; others' ends are errors, and told as such."""
+    states = [f"JobId=1 JobState={state} Restarts=0\n" for state in ("CANCELLED", "FAILED", "TIMEOUT")]
+    said: list[str] = []
+    trials = [("a trial 0", "7"), ("a trial 1", "8"), ("b trial 0", "9")]
+    tell_cancelled(trials, said.append, Slurm(scontrol=states))
+    assert said == [
+        "a trial 0: job 7 of an earlier start was cancelled; the trial runs again",
+        "a trial 1: job 8 of an earlier start has ended without a record; the trial runs again",
     ]
 
 

@@ -87,10 +87,16 @@ def scancel(words: list[str]) -> int:
     return 0
 
 
+def scontrol(_words: list[str]) -> int:
+    """Says that it has forgotten the job that it is asked for."""
+    print("slurm_load_jobs error: Invalid job id specified", file=sys.stderr)
+    return 1
+
+
 if __name__ == "__main__":
     QUEUE.mkdir(exist_ok=True)
-    # The others know nothing: scontrol, sacct.
-    commands = {"sbatch": sbatch, "squeue": squeue, "scancel": scancel}
+    # sacct knows nothing.
+    commands = {"sbatch": sbatch, "squeue": squeue, "scancel": scancel, "scontrol": scontrol}
     command = commands.get(Path(sys.argv[0]).name, lambda words: 1)
     # A controller that does not answer.
     sys.exit(1 if (QUEUE / "silent").exists() else command(sys.argv[1:]))

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from aorta.run.lost import attempt_entry, is_note, job_entry, judge, note, unfinished
+from aorta.run.launch import NoAnswer
+from aorta.run.lost import Lost, attempt_entry, is_note, job_entry, job_of, judge, note, unfinished
 from aorta.run.record import this_host
 from aorta.run.retry import Attempts
-from aorta.run.slurmjob import Job, find_job, node_address, this_job
+from aorta.run.slurmjob import Job, answered, call, find_job, node_address, this_job
 
 CPU = {"kind": "cpu", "index": None, "identity": "processor"}
 SHOWN = (
@@ -30,9 +31,15 @@ def ended(**facts: Any) -> Any:
     return lambda number, settle_sec=0.0: Job(number, **facts)
 
 
+def silent(number: str, settle_sec: float = 0.0) -> Job:
+    raise NoAnswer("SLURM does not answer")
+
+
 def shown(**answers: str | None) -> Any:
+    """SLURM's answers by command; it knows of nothing else."""
+
     def run(command: Sequence[str]) -> str | None:
-        return answers.get(command[0])
+        return answers.get(command[0], "")
 
     return run
 
@@ -59,10 +66,53 @@ def test_the_controller_is_asked_before_the_accounts() -> None:
         "TIMEOUT: its time limit of 00:05:00 was reached (reason: TimeLimit)",
         True,
     )
-    accounts = "x|PREEMPTED|None|n9|p\nx|CANCELLED by 0|None|n9|p\n"
+    accounts = "x|PREEMPTED|None|n9|p|1700000050\nx|CANCELLED by 0|None|n9|p|1700000060\n"
     job = find_job("7", shown(sacct=accounts))
-    assert (job.state, job.nodes, job.restarts) == ("CANCELLED", "n9", 1)
+    assert (job.state, job.nodes, job.restarts, job.ended) == ("CANCELLED", "n9", 1, 1_700_000_060.0)
     assert find_job("7", shown()).end_text() == "SLURM no longer knows it"
+
+
+def test_no_answer_is_no_end() -> None:
+    """Not even where accounting knows the job, unless it knows its end."""
+    with pytest.raises(NoAnswer, match="so how job 7 ended is not known yet"):
+        find_job("7", shown(scontrol=None))
+    with pytest.raises(NoAnswer):
+        find_job("7", shown(scontrol=None, sacct="x|RUNNING|None|n9|p|Unknown\n"))
+    assert find_job("7", shown(scontrol=None, sacct="x|TIMEOUT|None|n9|p|1700000060\n")).state == "TIMEOUT"
+
+
+def program(folder: Path, text: str) -> str:
+    path = folder / "scontrol"
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_what_slurm_does_not_know_and_what_it_does_not_answer_are_told_apart(tmp_path: Path) -> None:
+    """By its message; a host without SLURM's commands has nobody to wait for."""
+    unknown = program(tmp_path, "echo slurm_load_jobs error: Invalid job id specified >&2; exit 1")
+    assert call([unknown, "show"]) == ""
+    down = program(tmp_path, "echo slurm_load_jobs error: Unable to contact slurm controller >&2; exit 1")
+    assert call([down, "show"]) is None
+    assert call([program(tmp_path, "exec sleep 60"), "show"], seconds=0.2) is None
+    assert call([str(tmp_path / "absent"), "show"]) == ""
+
+
+def test_slurm_is_asked_until_it_answers() -> None:
+    """And for so long only; the wait is told once."""
+    answers, said, pauses = [NoAnswer("silence"), NoAnswer("silence"), "TIMEOUT"], list[str](), list[float]()
+
+    def ask() -> str:
+        answer = answers.pop(0)
+        if isinstance(answer, NoAnswer):
+            raise answer
+        return answer
+
+    assert answered(ask, patience_sec=600, pause=pauses.append, notify=said.append) == "TIMEOUT"
+    assert (len(pauses), said) == (2, ["silence; asking again for 10 min"])
+    answers = [NoAnswer("silence")]
+    with pytest.raises(NoAnswer):
+        answered(ask, patience_sec=0, pause=pauses.append, notify=said.append)
 
 
 def test_a_node_has_an_address_where_its_name_does_not_resolve() -> None:
@@ -127,22 +177,57 @@ def test_a_trial_of_a_share_does_not_ask_the_controller() -> None:
 
 def test_the_error_says_where_and_why() -> None:
     """The job, its nodes, SLURM's word and reason, and what may help."""
-    error = judge(left(), None, ended(state="OUT_OF_MEMORY", reason="OutOfMemory"))
-    assert error is not None
-    assert error["message"] == (
+    lost = judge(left(), None, ended(state="OUT_OF_MEMORY", reason="OutOfMemory"))
+    assert lost is not None
+    assert lost.error["message"] == (
         "job 7 on n1, n2 ended before the trial did: SLURM ended it: OUT_OF_MEMORY: it took more memory than it had "
         "asked for (reason: OutOfMemory)"
     )
-    assert (error["type"], error["phase"]) == ("slurm", "process") and "resources.mem" in error["hint"]
+    assert (lost.error["type"], lost.error["phase"]) == ("slurm", "process")
+    assert "resources.mem" in lost.error["hint"]
 
 
 def test_a_requeued_job_tells_of_its_first_run() -> None:
     """SLURM has forgotten how that ended; the note has not."""
-    error = judge(left(ended="PREEMPTED: another job took its place"), Job("7", name="sweep", restarts=1), ended())
-    assert error is not None
-    assert error["message"].endswith(
-        "SLURM requeued it (restart 1) after it had ended as PREEMPTED: another job took its place"
+    lost = judge(left(ended="PREEMPTED: another job took its place"), Job("7", name="sweep", restarts=1), ended())
+    assert lost is not None
+    assert lost.error["message"].endswith(
+        "REQUEUED: SLURM requeued it (restart 1) after it had ended as PREEMPTED: another job took its place"
     )
+
+
+def test_an_attempt_lasts_until_the_job_ended() -> None:
+    """By SLURM's clock, else by the supervisor's own word; no clock makes it end before it began."""
+    times = [(1_700_000_060, None), (1_699_999_990, None), (None, 1_700_000_050.0), (None, None)]
+    found = []
+    for end, stopped in times:
+        job = ended(state="TIMEOUT", ended=None if end is None else str(end))
+        lost = judge(left() if stopped is None else left(stopped=stopped), None, job)
+        assert lost is not None
+        found.append(lost.ended)
+    assert found == [1_700_000_060.0, 1_700_000_000.0, 1_700_000_050.0, None]
+    assert Job("7", state="RUNNING", ended="1700000060").ended is None
+    lost = judge(left(stopped=1_700_000_040.0), Job("7", name="sweep", restarts=1), ended())
+    assert lost is not None and lost.ended == 1_700_000_040.0
+    assert [attempt_entry(Lost(left(), {}, end), 1_700_000_100.0)["ended_at"][-13:] for end in (found[0], None)] == [
+        "22:14:20.000Z",
+        "22:15:00.000Z",
+    ]
+
+
+def test_a_killed_supervisor_of_a_job_that_goes_on_is_no_lost_job() -> None:
+    """As inside an allocation, whose trials all have one job."""
+    assert judge(left(), Job("7", name="sweep"), ended(state="RUNNING")) is None
+
+
+@pytest.mark.parametrize("own", ["7", "8"])
+def test_a_number_that_a_controller_gave_again_is_another_job(own: str) -> None:
+    """It had lost its state: how the first one ended is not known, and the present one's state says nothing."""
+    note_of_first = left(submitted="1699999999")
+    second = Job("7", name="sweep", state="RUNNING", submitted="1700000100")
+    asking = second if own == "7" else Job("8", name="sweep")
+    lost = judge(note_of_first, asking, lambda number, settle_sec=0.0: second)
+    assert lost is not None and lost.error["message"].endswith("before the trial did: SLURM no longer knows it")
 
 
 @pytest.mark.parametrize("spoilt", [{}, {"slurm": {}}, {"device": None}, {"host": {}}, {"started": "now"}])
@@ -171,10 +256,24 @@ def test_a_lost_attempt_uses_up_a_retry(tmp_path: Path, monkeypatch: pytest.Monk
     second.begin(CPU)
     third = attempts(tmp_path, Job("9", name="sweep"))
     lost = third.take_up_lost()
-    assert lost is not None and lost[0]["slurm"]["nodes"] == ["n3"] and "job 8 on n3" in lost[1]["message"]
+    assert lost is not None and lost.note["slurm"]["nodes"] == ["n3"] and "job 8 on n3" in lost.error["message"]
+    assert job_of(str(tmp_path / "trial_d0_m0_t0")) == "8"
     assert unfinished(str(tmp_path)) == [str(tmp_path / "trial_d0_m0_t0")]
     third.forget()
     assert unfinished(str(tmp_path)) == []
+
+
+def test_without_an_answer_the_attempt_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is judged when SLURM answers again."""
+    attempts(tmp_path, Job("7", name="sweep", nodes="n2")).begin(CPU)
+    second = attempts(tmp_path, Job("8", name="sweep"), retries=0)
+    monkeypatch.setattr(judge, "__defaults__", (silent,))
+    with pytest.raises(NoAnswer):
+        second.take_up_lost()
+    assert job_of(str(tmp_path / "trial_d0_m0_t0")) == "7"
+    monkeypatch.setattr(judge, "__defaults__", (ended(state="TIMEOUT"),))
+    lost = second.take_up_lost()
+    assert lost is not None and "TIMEOUT" in lost.error["message"]
 
 
 def test_an_attempt_that_gave_up_by_itself_is_not_lost(tmp_path: Path) -> None:
@@ -198,6 +297,8 @@ def test_a_lost_attempt_fits_the_records_schema() -> None:
     from aorta._resources import load_schema
 
     schema = load_schema("trial")
-    entry = attempt_entry(left(), judge(left(), None, ended(state="TIMEOUT")) or {}, 1_700_000_100.0)
+    lost = judge(left(), None, ended(state="TIMEOUT"))
+    assert lost is not None
+    entry = attempt_entry(lost, 1_700_000_100.0)
     part = {"$defs": schema["$defs"], **schema["properties"]["attempts"]}
     assert list(Draft202012Validator(part).iter_errors([json.loads(json.dumps(entry))])) == []

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,8 @@ def test_a_cancelled_job_is_an_error_with_its_reason(workspace: Workspace, clust
     with sweep.started() as process:
         lost = {cell: sweep.job_of(cell) for cell in ("once", "again")}
         cluster.call("scancel", *lost.values())
+        # Until then the trial may pass.
+        wait_until(lambda: not cluster.jobs(sweep.folder).keys() & set(lost.values()), "the jobs to end")
         sweep.open("again")
         sweep.finish(process)
     once, again = sweep.record("once"), sweep.record("again")
@@ -118,6 +121,11 @@ def test_a_cancelled_job_is_an_error_with_its_reason(workspace: Workspace, clust
     assert (once["error"]["type"], once["slurm"]["job"]) == ("slurm", lost["once"])
     assert f"job {lost['once']} on {once['slurm']['nodes'][0]} ended" in once["error"]["message"]
     assert "CANCELLED" in once["error"]["message"]
+    # Until the job ended, by SLURM's word, which is in whole seconds.
+    shown = cluster.call("env", "SLURM_TIME_FORMAT=%s", "scontrol", "show", "job", "--oneliner", lost["once"])
+    began, ended = (datetime.fromisoformat(once[name]).timestamp() for name in ("started_at", "ended_at"))
+    assert ended == max(began, float(shown.partition(" EndTime=")[2].split()[0]))
+    assert once["wall_clock_sec"] == pytest.approx(ended - began, abs=1e-3)
     assert (again["verdict"], again["attempt"]) == ("pass", 2)
     (first,) = again["attempts"]
     assert (first["slurm"]["job"], first["exit_status"]) == (lost["again"], "infrastructure_failed")
@@ -188,19 +196,27 @@ def test_a_job_that_slurm_refuses_is_told_in_a_line(workspace: Workspace, cluste
 
 
 def test_jobs_of_a_killed_sweep_are_waited_for(workspace: Workspace, cluster: Cluster) -> None:
-    """The next start runs no trial beside its orphan, nor again once that has recorded it."""
-    sweep = Sweep(workspace, cluster, [{"name": "a"}], trials=2)
+    """The next start runs no trial beside its orphan, nor again once that has recorded it.
+
+    One whose orphan is cancelled meanwhile runs again, is told so, and counts no lost attempt.
+    """
+    sweep = Sweep(workspace, cluster, [{"name": "a"}, {"name": "b"}], confound={"baseline_cell": "a"})
     with sweep.started() as process:
-        orphan = sweep.job_of("a")
+        orphan, cancelled = sweep.job_of("a"), sweep.job_of("b")
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    assert orphan in cluster.jobs(sweep.folder)
+    assert {orphan, cancelled} <= set(cluster.jobs(sweep.folder))
     with sweep.started() as process:
         wait_until(lambda: "of an earlier start to end" in sweep.said(), "the sweep to find its orphans")
+        cluster.call("scancel", cancelled)
+        wait_until(lambda: cancelled not in cluster.jobs(sweep.folder), "the job to end")
         sweep.open("a")
+        sweep.open("b")
         sweep.finish(process)
     assert sweep.record("a")["slurm"]["job"] == orphan
-    assert sorted(run["trial"] for run in sweep.runs()) == [0, 1]
+    assert f"b trial 0: job {cancelled} of an earlier start was cancelled; the trial runs again" in sweep.said()
+    assert (sweep.record("b")["attempt"], sweep.record("b")["attempts"]) == (1, [])
+    assert sorted(run["cell"] for run in sweep.runs()) == ["a", "b", "b"]
 
 
 def test_an_interrupt_leaves_no_job_and_counts_for_no_error(workspace: Workspace, cluster: Cluster) -> None:

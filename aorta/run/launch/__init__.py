@@ -11,6 +11,7 @@ from aorta.run.launch.interface import (
     AgentLost,
     Launcher,
     LaunchError,
+    NoAnswer,
     Place,
 )
 
@@ -26,6 +27,7 @@ __all__ = [
     "AgentLost",
     "LaunchError",
     "Launcher",
+    "NoAnswer",
     "Place",
     "find_launcher",
     "launched_world_size",

@@ -20,6 +20,10 @@ class LaunchError(Exception):
     """A launcher's surroundings do not fit what the trial asks for."""
 
 
+class NoAnswer(Exception):
+    """The batch system does not answer, so that nothing can be said of a job."""
+
+
 class AgentLost(LaunchError):
     """Another process that the trial needs has gone: like the supervisor's own death, no result."""
 

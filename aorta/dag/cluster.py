@@ -165,9 +165,7 @@ def correct_executor(workflow: Any, run_dir: Path) -> list[str]:
 
     async def query(_command: str, _logger: Any) -> tuple[dict[str, str], float]:
         begin = time.monotonic()
-        with executor.lock:
-            numbers = [str(info.external_jobid) for info in executor.active_jobs if info.external_jobid]
-        states = await asyncio.get_running_loop().run_in_executor(None, watch.states, numbers)
+        states = await asyncio.get_running_loop().run_in_executor(None, watch.states, executor.looked_for)
         return states, time.monotonic() - begin
 
     plugin.query_job_status = query
@@ -176,7 +174,11 @@ def correct_executor(workflow: Any, run_dir: Path) -> list[str]:
     class PatientExecutor(base):  # type: ignore[misc, valid-type]
         """The executor, whose looks at the queue do not become rarer and rarer, and which waits for the controller."""
 
+        looked_for: Sequence[str] = ()
+
         async def check_active_jobs(self, active_jobs: Any) -> Any:
+            # Its own list is empty while it looks.
+            self.looked_for = [str(info.external_jobid) for info in active_jobs if info.external_jobid]
             async for job in super().check_active_jobs(active_jobs):
                 yield job
             next_look = min(super().next_seconds_between_status_checks, 5 * shortest)

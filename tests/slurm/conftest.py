@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -57,6 +58,36 @@ class Cluster:
     def restart_controller(self) -> None:
         """Ends slurmctld and starts it again with its saved state."""
         subprocess.run([SCRIPT, "restart"], check=True, capture_output=True, timeout=60)
+
+    @contextlib.contextmanager
+    def crashing_controller(self) -> Iterator[None]:
+        """Kills slurmctld at the end of a block, and has it forget every job that was submitted in the block.
+
+        So does a crash before it has saved them; only a test that is alone may use this.
+        """
+        saved, state = BASE / "state-before", BASE / "state"
+        shutil.rmtree(saved, ignore_errors=True)
+        shutil.copytree(state, saved)
+        try:
+            yield
+            self.kill_controller()
+            shutil.rmtree(state)
+            saved.rename(state)
+        finally:
+            subprocess.run([SCRIPT, "start"], check=True, capture_output=True, timeout=120)
+
+    def kill_controller(self) -> None:
+        """SIGKILL; ``cluster.sh start`` starts it again."""
+        pid = int((BASE / "pid" / "slurmctld.pid").read_text())
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: _is_zombie(pid), "slurmctld to die")
+
+
+def _is_zombie(pid: int) -> bool:
+    """Whether a process has ended; pid 1 may collect it late."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    return True
 
 
 @contextlib.contextmanager

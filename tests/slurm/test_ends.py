@@ -26,7 +26,9 @@ SMALL = {"runtime": 5, "mem": "300M"}
 class Sweep:
     """A sweep of the workload ``known`` that runs in the background; its trials wait for a file each cell names."""
 
-    def __init__(self, workspace: Workspace, cluster: Cluster, cells: list[dict[str, Any]], **fields: Any) -> None:
+    def __init__(
+        self, workspace: Workspace, cluster: Cluster, cells: list[dict[str, Any]], site: str = "", **fields: Any
+    ) -> None:
         self.workspace = workspace
         self.cluster = cluster
         self.folder = workspace.folder
@@ -36,9 +38,11 @@ class Sweep:
                 **cell.get("workload_config", {}),
             }
         self.recipe = workspace.recipe(cells, workload="known", **{"resources": SMALL, **fields})
-        site = self.folder / "site"
-        site.mkdir()
-        site.joinpath("config.yaml").write_text("executor: slurm\nslurm-init-seconds-before-status-checks: 1\n")
+        profile = self.folder / "site"
+        profile.mkdir()
+        profile.joinpath("config.yaml").write_text(
+            f"executor: slurm\nslurm-init-seconds-before-status-checks: 1\n{site}"
+        )
         self.environment = {**workspace.environment, "KNOWN_LOG": str(self.folder / "runs.log")}
 
     @contextlib.contextmanager
@@ -243,3 +247,20 @@ def test_an_interrupt_leaves_no_job_and_counts_for_no_error(workspace: Workspace
     record = sweep.record("a")
     assert (record["verdict"], record["attempt"], record["attempts"]) == ("pass", 1, [])
     assert record["slurm"]["job"] != first
+
+
+def test_a_job_that_a_crashed_controller_has_forgotten_runs_again(alone: Workspace, cluster: Cluster) -> None:
+    """SLURM ends it when its node reports it; it counts as a lost attempt, and the sweep neither hangs nor doubles."""
+    sweep = Sweep(alone, cluster, [{"name": "a", "retry_errors": 1}], site="latency-wait: 5\n")
+    with contextlib.ExitStack() as stack:
+        with cluster.crashing_controller():
+            process = stack.enter_context(sweep.started())
+            lost = sweep.job_of("a")
+        wait_until(lambda: len(sweep.runs()) == 2 or process.poll() is not None, "the trial to run again", 180)
+        sweep.open("a")
+        sweep.finish(process)
+    record = sweep.record("a")
+    (first,) = record["attempts"]
+    assert (first["slurm"]["job"], record["attempt"], record["verdict"]) == (lost, 2, "pass")
+    assert first["error"]["message"].endswith("before the trial did: SLURM no longer knows it")
+    assert not any(run["raced"] or run["recorded"] for run in sweep.runs())

@@ -81,8 +81,8 @@ def test_no_answer_is_no_end() -> None:
     assert find_job("7", shown(scontrol=None, sacct="x|TIMEOUT|None|n9|p|1700000060\n")).state == "TIMEOUT"
 
 
-def program(folder: Path, text: str) -> str:
-    path = folder / "scontrol"
+def program(folder: Path, text: str, name: str = "scontrol") -> str:
+    path = folder / name
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
     return str(path)
@@ -242,6 +242,20 @@ CELL = {"fingerprint": "ab" * 32, "retry_errors": 1}
 
 def attempts(folder: Path, job: Job | None = None, retries: int = 1) -> Attempts:
     return Attempts({**CELL, "retry_errors": retries}, str(folder / "trial_d0_m0_t0"), job)
+
+
+def test_a_job_that_only_accounting_remembers_is_judged_by_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the real commands' words: the controller has forgotten the job, and accounting gives state and end."""
+    program(tmp_path, "echo slurm_load_jobs error: Invalid job id specified >&2; exit 1")
+    # As sacct does: times in the form that the environment asks for.
+    program(tmp_path, 'date -u -d @1700000060 "+sweep|OUT_OF_MEMORY|None|n2|main|$SLURM_TIME_FORMAT"', "sacct")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    attempts(tmp_path, Job("7", name="sweep", nodes="n2")).begin(CPU)
+    lost = attempts(tmp_path, Job("8", name="sweep"), retries=0).take_up_lost()
+    assert lost is not None
+    assert "job 7 on n2 ended before the trial did: SLURM ended it: OUT_OF_MEMORY" in lost.error["message"]
+    # The job ended in 2023, long before this test's attempt began.
+    assert lost.ended == lost.started
 
 
 def test_a_lost_attempt_uses_up_a_retry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,10 +74,14 @@ class Cluster:
             shutil.rmtree(state)
             saved.rename(state)
         finally:
-            subprocess.run([SCRIPT, "start"], check=True, capture_output=True, timeout=120)
+            self.start_controller()
+
+    def start_controller(self) -> None:
+        """Starts slurmctld with its saved state, if it does not run."""
+        subprocess.run([SCRIPT, "start"], check=True, capture_output=True, timeout=120)
 
     def kill_controller(self) -> None:
-        """SIGKILL; ``cluster.sh start`` starts it again."""
+        """Kills slurmctld; only a test that is alone may do so, and starts it again."""
         pid = int((BASE / "pid" / "slurmctld.pid").read_text())
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda: _is_zombie(pid), "slurmctld to die")

@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from aorta.run.launch import NoAnswer
+from aorta.run.slurmjob import find_job
+from tests.e2e.conftest import Workspace
 from tests.slurm.conftest import Cluster, wait_until
 
 pytestmark = pytest.mark.slurm
@@ -29,3 +32,17 @@ def test_a_job_outlives_its_controller(cluster: Cluster, tmp_path: Path) -> None
     wait_until(lambda: cluster.call("squeue", "-h", "-j", job, "-o", "%T", check=False) == "RUNNING", "the controller")
     (tmp_path / "go").touch()
     wait_until((tmp_path / "done").exists, "the job's end")
+
+
+def test_a_controller_that_is_down_is_told_from_one_that_does_not_know_a_job(
+    alone: Workspace, cluster: Cluster
+) -> None:
+    """Of the same job, which never was: nothing is known while nobody answers."""
+    assert find_job("999999").end_text() == "SLURM no longer knows it"
+    cluster.kill_controller()
+    try:
+        with pytest.raises(NoAnswer):
+            find_job("999999")
+    finally:
+        cluster.start_controller()
+    assert find_job("999999").end_text() == "SLURM no longer knows it"

@@ -105,15 +105,34 @@ class Sweep:
 
 
 def test_a_cancelled_job_is_an_error_with_its_reason(workspace: Workspace, cluster: Cluster) -> None:
-    """Without retries it is the trial's record; with one, the trial runs again and the record keeps the first try."""
-    sweep = Sweep(workspace, cluster, [{"name": "once"}, {"name": "again", "retry_errors": 1}])
+    """Without retries it is the trial's record; with one, the trial runs again and the record keeps the first try.
+
+    So does one whose job SLURM starts again itself, at a site that lets it.
+    """
+    cells = [{"name": "once"}, {"name": "again", "retry_errors": 1}, {"name": "requeued", "retry_errors": 1}]
+    sweep = Sweep(workspace, cluster, cells, site="slurm-no-requeue: false\n", confound={"baseline_cell": "once"})
     with sweep.started() as process:
-        lost = {cell: sweep.job_of(cell) for cell in ("once", "again")}
-        cluster.call("scancel", *lost.values())
-        # Until then the trial may pass.
-        wait_until(lambda: not cluster.jobs(sweep.folder).keys() & set(lost.values()), "the jobs to end")
+        lost = {cell: sweep.job_of(cell) for cell in ("once", "again", "requeued")}
+        cluster.call("scancel", lost["once"], lost["again"])
+        cluster.call("scontrol", "requeue", lost["requeued"])
+
+        def stopped() -> bool:
+            jobs = cluster.jobs(sweep.folder)
+            return lost["again"] not in jobs and jobs[lost["requeued"]]["state"] == "PENDING"
+
+        # Until then a trial may pass.
+        wait_until(stopped, "the jobs to end")
+        # SLURM lets a requeued job wait for two minutes.
+        cluster.call("scontrol", "update", f"JobId={lost['requeued']}", "StartTime=now")
         sweep.open("again")
+        sweep.open("requeued")
         sweep.finish(process)
+    requeued = sweep.record("requeued")
+    (first,) = requeued["attempts"]
+    assert "ended before the trial did: REQUEUED: SLURM requeued it (restart 1)" in first["error"]["message"]
+    assert (first["slurm"]["job"], requeued["slurm"]["job"]) == (lost["requeued"], lost["requeued"])
+    assert (requeued["verdict"], requeued["attempt"], requeued["slurm"]["restarts"]) == ("pass", 2, 1)
+    assert first["started_at"] < first["ended_at"] < requeued["started_at"]
     once, again = sweep.record("once"), sweep.record("again")
     nodes = {"once": once["slurm"]["nodes"][0], "again": again["attempts"][0]["slurm"]["nodes"][0]}
     assert sweep.failures() == [
@@ -138,9 +157,10 @@ def test_a_cancelled_job_is_an_error_with_its_reason(workspace: Workspace, clust
 
 
 def test_time_limits_and_preemption_are_told_apart(workspace: Workspace, cluster: Cluster) -> None:
-    """Each end by SLURM's own word for it."""
+    """Each end by SLURM's own word for it; no job tries again here, so the sweep itself asks at its end."""
     low = {"partition": "low", "constraint": "f3", "gpus": 2}
-    sweep = Sweep(workspace, cluster, [{"name": "baseline-slow"}, {"name": "preempted", "resources": low}])
+    cells = [{"name": "baseline-slow"}, {"name": "preempted", "resources": low}]
+    sweep = Sweep(workspace, cluster, cells, site="retries: 0\n")
     with sweep.started() as process:
         slow, preempted = sweep.job_of("baseline-slow"), sweep.job_of("preempted")
         cluster.call("scontrol", "update", f"JobId={slow}", "TimeLimit=00:00:01")

@@ -130,7 +130,8 @@ class RemoteRank(Rank):
         if self.gone:
             return
         if self._agent.source is None:
-            raise AgentLost(f"rank {self.number}: its supervisor on host {self.host} has gone; the trial has no record")
+            told = f"rank {self.number}: its supervisor on host {self.host} has gone; the trial has no record"
+            raise AgentLost(told, self.number)
         trouble = self._trouble()
         if trouble is not None:
             raise AgentLost(trouble)

@@ -297,7 +297,7 @@ class _Trial:
                 raise
             # Of the job, this supervisor has outlived a part: a step, a node. It can still say so.
             message = str(lost).removesuffix("; the trial has no record")
-            error = record.error_entry("process", "slurm", message)
+            error = record.error_entry("process", "slurm", message, rank=lost.rank)
             trial_record = self._unstarted("infrastructure_failed", error, held.device, started_at)
         if job is not None:
             from aorta.run.lost import job_entry

@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from tests.slurm.conftest import Cluster, wait_until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.e2e]
 
+TWO_NODES = ("--nodes", "2", "--nproc-per-node", "1")
 SMALL = {"runtime": 5, "mem": "300M"}
 
 
@@ -27,8 +28,18 @@ class Sweep:
     """A sweep of the workload ``known`` that runs in the background; its trials wait for a file each cell names."""
 
     def __init__(
-        self, workspace: Workspace, cluster: Cluster, cells: list[dict[str, Any]], site: str = "", **fields: Any
+        self,
+        workspace: Workspace,
+        cluster: Cluster,
+        cells: list[dict[str, Any]],
+        *,
+        site: str = "",
+        workload: str = "known",
+        words: Sequence[str] = (),
+        **fields: Any,
     ) -> None:
+        self.workload = workload
+        self.words = words
         self.workspace = workspace
         self.cluster = cluster
         self.folder = workspace.folder
@@ -37,7 +48,7 @@ class Sweep:
                 "gate": str(self.folder / f"open-{cell['name']}"),
                 **cell.get("workload_config", {}),
             }
-        self.recipe = workspace.recipe(cells, workload="known", **{"resources": SMALL, **fields})
+        self.recipe = workspace.recipe(cells, workload=workload, **{"resources": SMALL, **fields})
         profile = self.folder / "site"
         profile.mkdir()
         profile.joinpath("config.yaml").write_text(
@@ -51,7 +62,7 @@ class Sweep:
         command = [sys.executable, "-c", "from aorta.cli import main; main()", "sweep", "run", "--profile", "site"]
         with (self.folder / "said").open("ab") as said:
             process = subprocess.Popen(
-                [*command, "--recipe", self.recipe, "--run-dir", "run"],
+                [*command, "--recipe", self.recipe, "--run-dir", "run", *self.words],
                 cwd=self.folder,
                 env=self.environment,
                 stdout=said,
@@ -83,7 +94,7 @@ class Sweep:
 
     def record(self, cell: str, trial: int = 0) -> dict[str, Any]:
         """A trial's record."""
-        path = self.folder / "run" / "cells" / cell / "known" / f"trial_d0_m0_t{trial}.json"
+        path = self.folder / "run" / "cells" / cell / self.workload / f"trial_d0_m0_t{trial}.json"
         return dict(json.loads(path.read_text("utf-8")))
 
     def said(self) -> str:
@@ -178,6 +189,27 @@ def test_time_limits_and_preemption_are_told_apart(workspace: Workspace, cluster
     assert f"baseline-slow: its job {slow} on n" in first and "TIMEOUT: its time limit of" in first
     assert f"preempted: its job {preempted} on n3 ended early: PREEMPTED: another job took its place" in second
     assert cluster.call("squeue", "-h", "--states=all", "-j", winner, "-o", "%T") == "COMPLETED"
+
+
+def test_a_killed_agent_is_an_error_of_its_rank(workspace: Workspace, cluster: Cluster) -> None:
+    """The job goes on: its supervisor says at once which rank was lost, and the job ends well."""
+    workspace.folder.joinpath("ranks").mkdir()
+    config = {"hang": str(workspace.folder / "ranks")}
+    sweep = Sweep(workspace, cluster, [{"name": "a", "workload_config": config}], workload="ranked", words=TWO_NODES)
+    with sweep.started() as process:
+        wait_until(lambda: len(list((sweep.folder / "ranks").iterdir())) == 2, "both ranks to start")
+        workers = [Path("/proc", path.name) for path in (sweep.folder / "ranks").iterdir()]
+        (worker,) = [path for path in workers if b"\0RANK=1\0" in path.joinpath("environ").read_bytes()]
+        agent = int(worker.joinpath("stat").read_text().rpartition(")")[2].split()[1])
+        os.kill(agent, signal.SIGKILL)
+        sweep.finish(process)
+    record = sweep.record("a")
+    assert (record["verdict"], record["error"]["type"], record["error"]["rank"]) == ("error", "slurm", 1)
+    assert "rank 1: its supervisor on host" in record["error"]["message"]
+    assert (record["attempt"], len(record["slurm"]["nodes"])) == (1, 2)
+    job = record["slurm"]["job"]
+    wait_until(lambda: job not in cluster.jobs(sweep.folder), "the job to end")
+    assert cluster.jobs(sweep.folder, "all")[job]["state"] == "COMPLETED"
 
 
 def test_a_failed_node_is_named_and_stays_in_use(alone: Workspace, cluster: Cluster) -> None:

@@ -25,7 +25,15 @@ class NoAnswer(Exception):
 
 
 class AgentLost(LaunchError):
-    """Another process that the trial needs has gone: like the supervisor's own death, no result."""
+    """Another process that the trial needs has gone: like the supervisor's own death, no result.
+
+    Attributes:
+        rank: The rank whose process it was, or None.
+    """
+
+    def __init__(self, message: str, rank: int | None = None) -> None:
+        super().__init__(message)
+        self.rank = rank
 
 
 class Place:

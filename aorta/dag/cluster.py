@@ -175,6 +175,7 @@ def correct_executor(workflow: Any, run_dir: Path) -> list[str]:
         """The executor, whose looks at the queue do not become rarer and rarer, and which waits for the controller."""
 
         looked_for: Sequence[str] = ()
+        has_cancelled = False
 
         async def check_active_jobs(self, active_jobs: Any) -> Any:
             # Its own list is empty while it looks.
@@ -190,12 +191,29 @@ def correct_executor(workflow: Any, run_dir: Path) -> list[str]:
                 time.sleep(_POLL_SEC)
             super().run_job(job)
 
+        def cancel_jobs(self, active_jobs: Any) -> None:
+            self.has_cancelled = True
+            super().cancel_jobs(active_jobs)
+
         def print_job_error(self, job_info: Any, msg: str | None = None, **kwargs: Any) -> None:
             told = failure(job_info, msg or "", watch.ended, kwargs.get("aux_logs") or ())
             super().print_job_error(job_info, msg=msg, **kwargs, **({} if told is None else {FAILURE: told}))
 
     executor.__class__ = PatientExecutor
     return []
+
+
+def allow_retries(workflow: Any, rule: str, times: int) -> None:
+    """Lets the jobs of a rule be tried again at least so often; the profile's ``retries`` may allow more."""
+    found = workflow.get_rule(rule)
+    found.restart_times = max(times, found.restart_times)
+
+
+def own_jobs(workflow: Any) -> str | None:
+    """Returns the name of the jobs that a sweep has sent to SLURM; None if it has cancelled some of them itself."""
+    executor: Any = getattr(getattr(workflow, "scheduler", None), "_executor", None)
+    # An executor that was not corrected does not tell.
+    return None if getattr(executor, "has_cancelled", True) else str(executor.run_uuid)
 
 
 FAILURE = "aorta"

@@ -18,7 +18,15 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from aorta._jsonio import json_digest, read_regular
-from aorta.dag.cluster import cancel_jobs, correct_executor, is_slurm_executor, outlive_jobs, tell_cancelled
+from aorta.dag.cluster import (
+    allow_retries,
+    cancel_jobs,
+    correct_executor,
+    is_slurm_executor,
+    outlive_jobs,
+    own_jobs,
+    tell_cancelled,
+)
 from aorta.dag.errors import bad_input_exits, say
 from aorta.dag.inventory import declare, whole_files
 from aorta.dag.launching import REFUSED_HERE, find_world, launch_problems
@@ -260,6 +268,9 @@ class Sweep:
             free_devices(workflow)
         corrections = [*disarm_timers(workflow), *end_on_sigterm(workflow), *keep_order(workflow, window)]
         corrections += correct_executor(workflow, run_dir)
+        if self._on_slurm:
+            asked = [cell.request or {} for cell in self.plan.cells]
+            allow_retries(workflow, "trial", max(request.get("retry_errors", 0) for request in asked))
         for notice in corrections:
             say(notice)
         say(f"run directory: {run_dir}")
@@ -335,8 +346,10 @@ class Sweep:
         """Records the trials whose last attempt was ended with its job, and that no job will try again."""
         if not self._on_slurm:
             return
+        name = own_jobs(self._workflow)
+        options = ["--settle"] if name is None else ["--settle", "--sweep", name]
         for cell, trial, _ in self._unfinished():
-            subprocess.run([*shlex.split(self.trial_command(cell, trial)), "--settle"], check=False)
+            subprocess.run([*shlex.split(self.trial_command(cell, trial)), *options], check=False)
 
     def _unfinished(self) -> Iterator[tuple[str, str, str]]:
         """Trials that have begun and have no record: cell, trial, and the path of their files without extension."""

@@ -111,13 +111,16 @@ class Lost:
         self.ended = None if ended is None else max(ended, self.started)
 
 
-def judge(left: Mapping[str, Any], own: Job | None, find: Callable[..., Job] = find_job) -> Lost | None:
+def judge(
+    left: Mapping[str, Any], own: Job | None, find: Callable[..., Job] = find_job, *, sweep: str | None = None
+) -> Lost | None:
     """Returns an attempt with the error that ended it, or None where it does not count.
 
     Args:
         left: The attempt's note.
         own: The job of who asks, or None outside of any.
         find: Asks SLURM about a job; for tests.
+        sweep: Name of jobs whose ends all count, besides those of ``own``'s name; None for no others.
 
     Raises:
         NoAnswer: SLURM does not answer.
@@ -140,7 +143,7 @@ def judge(left: Mapping[str, Any], own: Job | None, find: Callable[..., Job] = f
         if _is_other(job, left):
             job = Job(job.number)
         state, ended = job.state, ended if job.ended is None else job.ended
-        same_sweep = own is not None and own.name is not None and own.name == slurm["name"]
+        same_sweep = slurm["name"] is not None and slurm["name"] in (sweep, own and own.name)
         if (state not in _OF_THE_NODE) if of_share else (not same_sweep and state in UNCOUNTED):
             return None
         how = f"SLURM ended it: {job.end_text()}" if state else job.end_text()

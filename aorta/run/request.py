@@ -59,6 +59,7 @@ class Arguments:
         settle: Whether only to record what the end of a job has taken along, and to run nothing.
         argv: The command line itself, for the agents of the trial.
         launcher: Who starts the ranks of a distributed trial.
+        sweep: Name of the jobs of the sweep that settles, however those ended, or None.
         join: Address of the supervisor that this one joins as an agent, as ``host:port``, or None.
     """
 
@@ -105,11 +106,12 @@ class Arguments:
         if self.launcher not in LAUNCHERS:
             raise RequestError(f"--launcher: '{self.launcher}' is not one of {', '.join(LAUNCHERS)}")
         self.join = values.get("--join")
+        self.sweep = values.get("--sweep")
 
 
 _OPTIONS = (
     *("--run-dir", "--cell", "--cell-dir", "--trial", "--fingerprint"),
-    *("--order", "--of", "--attempt", "--devices", "--launcher", "--join"),
+    *("--order", "--of", "--attempt", "--devices", "--launcher", "--join", "--sweep"),
 )
 
 

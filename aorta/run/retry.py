@@ -38,18 +38,20 @@ class Attempts:
         earlier: One entry an attempt, in order, as ``schemas/trial.schema.json`` describes them.
     """
 
-    def __init__(self, cell: Mapping[str, Any], stem: str, job: Job | None = None) -> None:
+    def __init__(self, cell: Mapping[str, Any], stem: str, job: Job | None = None, *, sweep: str | None = None) -> None:
         """Takes up what an earlier supervisor of the same trial noted.
 
         Args:
             cell: The cell's request.
             stem: Path of the trial's files without their extension.
             job: The SLURM job that this process runs in; what it ends without a record is then known afterwards.
+            sweep: Name of jobs whose ends all count, besides those of ``job``'s name.
         """
         self._path = f"{stem}.attempts"
         self._fingerprint = cell["fingerprint"]
         self._most = int(cell.get("retry_errors", 0))
         self._job = job
+        self._sweep = sweep
         self._running: dict[str, Any] | None = None
         self.earlier: list[dict[str, Any]] = self._noted()
 
@@ -67,7 +69,7 @@ class Attempts:
             return None
         from aorta.run.lost import attempt_entry, judge
 
-        lost, self._running = judge(self._running, self._job), None
+        lost, self._running = judge(self._running, self._job, sweep=self._sweep), None
         if lost is None or len(self.earlier) >= self._most:
             return lost
         self.earlier.append(attempt_entry(lost, time.time()))

@@ -165,7 +165,7 @@ class _Trial:
     def _run_to_its_end(self) -> tuple[Attempts, dict[str, Any]] | None:
         base = request.outer_env(os.environ)
         job = self._job()
-        attempts = Attempts(self._cell, self._stem, job)
+        attempts = Attempts(self._cell, self._stem, job, sweep=self._arguments.sweep)
         lost = self._answered(attempts.take_up_lost)
         if lost is None and self._arguments.settle:
             return None

@@ -80,9 +80,9 @@ class Sweep:
         """Lets a cell's trials end."""
         (self.folder / f"open-{cell}").touch()
 
-    def job_of(self, cell: str) -> str:
-        """Waits until trial 0 of a cell is at work, and returns its job."""
-        wait_until(lambda: any(run["cell"] == cell for run in self.runs()), f"a trial of {cell} to start")
+    def job_of(self, cell: str, time: int = 1) -> str:
+        """Waits until trial 0 of a cell is at work for the given time, and returns its job."""
+        wait_until(lambda: [run["cell"] for run in self.runs()].count(cell) == time, f"a trial of {cell} to start")
         comment = f"rule_trial_wildcards_{cell}_0"
         jobs = self.cluster.jobs(self.folder, "RUNNING")
         return next(number for number, job in jobs.items() if job["comment"] == comment)
@@ -168,15 +168,22 @@ def test_a_cancelled_job_is_an_error_with_its_reason(workspace: Workspace, clust
 
 
 def test_time_limits_and_preemption_are_told_apart(workspace: Workspace, cluster: Cluster) -> None:
-    """Each end by SLURM's own word for it; no job tries again here, so the sweep itself asks at its end."""
+    """Each end by SLURM's own word for it; no job tries again here, so the sweep itself asks at its end.
+
+    But for the retries of errors: those have their jobs whatever the profile says, and the last is not forgotten.
+    """
     low = {"partition": "low", "constraint": "f3", "gpus": 2}
-    cells = [{"name": "baseline-slow"}, {"name": "preempted", "resources": low}]
+    cells = [{"name": "baseline-slow"}, {"name": "preempted", "resources": low}, {"name": "twice", "retry_errors": 1}]
     sweep = Sweep(workspace, cluster, cells, site="retries: 0\n")
     with sweep.started() as process:
         slow, preempted = sweep.job_of("baseline-slow"), sweep.job_of("preempted")
         cluster.call("scontrol", "update", f"JobId={slow}", "TimeLimit=00:00:01")
         options = ("--partition=main", "--nodelist=n3", "--gres=gpu:2", "--time=1", "--output=/dev/null")
+        cancelled = [sweep.job_of("twice")]
+        cluster.call("scancel", *cancelled)
         winner = cluster.call("sbatch", "--parsable", *options, f"--chdir={sweep.folder}", "--wrap=true")
+        cancelled.append(sweep.job_of("twice", 2))
+        cluster.call("scancel", cancelled[1])
         sweep.finish(process)
     assert (sweep.record("baseline-slow")["slurm"]["job"], sweep.record("preempted")["slurm"]["job"]) == (
         slow,
@@ -185,7 +192,10 @@ def test_time_limits_and_preemption_are_told_apart(workspace: Workspace, cluster
     assert "TIMEOUT: its time limit of" in sweep.record("baseline-slow")["error"]["message"]
     assert "PREEMPTED: another job took its place" in sweep.record("preempted")["error"]["message"]
     assert sweep.record("preempted")["slurm"]["nodes"] == ["n3"]
-    first, second = sweep.failures()
+    twice = sweep.record("twice")
+    assert [entry["slurm"]["job"] for entry in (*twice["attempts"], twice)] == cancelled
+    assert (twice["verdict"], twice["attempt"]) == ("error", 2) and "CANCELLED" in twice["error"]["message"]
+    first, second, *_ = sweep.failures()
     assert f"baseline-slow: its job {slow} on n" in first and "TIMEOUT: its time limit of" in first
     assert f"preempted: its job {preempted} on n3 ended early: PREEMPTED: another job took its place" in second
     assert cluster.call("squeue", "-h", "--states=all", "-j", winner, "-o", "%T") == "COMPLETED"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from aorta.dag.settings import Settings
 from aorta.plan.model import Plan
@@ -115,6 +117,30 @@ def launch_problems(plan: Plan, world: World, *, workflow: bool = False, cluster
             f"resources.nodes: the launcher has started ranks on {world.nnodes} hosts, and the recipe asks for another "
             "number in some cells; drop it, or start the sweep without torchrun"
         )
+    return problems
+
+
+def path_problems(working_directory: Path, run_dir: Path) -> list[str]:
+    """Says which paths a batch system's jobs would stumble over, a line each.
+
+    Args:
+        working_directory: Where Snakemake keeps its records and its executor the jobs' logs.
+        run_dir: The run directory, or the folder in which it is to be made.
+    """
+    folder = working_directory.absolute()
+    problems = []
+    pattern = re.search(r"%[0-9]*[A-Za-z%]", str(folder))
+    if pattern is not None:
+        problems.append(
+            f"working directory: {folder} has {pattern[0]!r} in it, which SLURM takes for a pattern in the names of "
+            "the jobs' logs; start the sweep in a folder without percent signs"
+        )
+    for name, path in {"working directory": folder, "run_dir": run_dir}.items():
+        if {"'", '"'} <= set(str(path)):
+            problems.append(
+                f"{name}: {path} has both kinds of quotes, and Snakemake cannot hand such a path to a batch system's "
+                "job; use a folder that has at most one kind"
+            )
     return problems
 
 

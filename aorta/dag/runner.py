@@ -15,7 +15,7 @@ from typing import Any
 from aorta._jsonio import NotRegularError, read_json, read_regular, told, write_json_atomic, write_text_atomic
 from aorta._resources import resource_path
 from aorta.dag.errors import bad_input_exits, say
-from aorta.dag.launching import REFUSED_HERE, find_world, launch_problems
+from aorta.dag.launching import REFUSED_HERE, find_world, launch_problems, path_problems
 from aorta.dag.leftovers import clear_leftovers
 from aorta.dag.lock import LockedError, RunLock, lock_plan
 from aorta.dag.planning import plan_recipe
@@ -58,11 +58,14 @@ def run_sweep(
         The exit code: 0 complete, 1 incomplete (with ``strict`` also when a cell errored or never ran), 2 bad input.
     """
     with bad_input_exits():
-        world = find_world(settings_of(config, flags), os.environ)
+        settings = settings_of(config, flags)
+        world = find_world(settings, os.environ)
         if world.rank:
             return follow(world, os.environ, working_directory)
         check_working_directory(working_directory)
         found = find_profile(profile)
+        if found.cluster and (problems := path_problems(working_directory, settings.run_dir or settings.output)):
+            raise SettingsError(problems)
         choice = choose(config, flags, lambda plan: launch_problems(plan, world, cluster=found.cluster))
         try:
             if flags is not None:

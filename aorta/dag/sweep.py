@@ -29,7 +29,7 @@ from aorta.dag.cluster import (
 )
 from aorta.dag.errors import bad_input_exits, say
 from aorta.dag.inventory import declare, whole_files
-from aorta.dag.launching import REFUSED_HERE, find_world, launch_problems
+from aorta.dag.launching import REFUSED_HERE, find_world, launch_problems, path_problems
 from aorta.dag.leftovers import clear_leftovers
 from aorta.dag.lock import RunLock, lock_plan
 from aorta.dag.products import closing_lines, occupied
@@ -461,6 +461,7 @@ def open_sweep(config: Mapping[str, Any], *, main_process: bool) -> Sweep:
         say(f"warning: {REFUSED_HERE}: {problem}")
     # Where a continued run's older values stay, so do the copies of the files that they came from.
     sidecars = settings.mitigations_files if choice.plan.key == plan.key else ()
+    on_cluster += path_problems(Path.cwd(), choice.run_dir)
     return Sweep(choice, settings, sidecars, problems, on_cluster)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from aorta.dag.launching import World, find_world, launch_problems
+from aorta.dag.launching import World, find_world, launch_problems, path_problems
 from aorta.dag.planning import plan_recipe
 from aorta.dag.settings import Settings
 from aorta.plan.model import Plan
@@ -114,3 +114,17 @@ def test_a_single_process_workload_ignores_the_setting_and_says_so(tmp_path: Pat
     planned = plan(settings(tmp_path, "gpu_smoke", nproc_per_node=2))
     assert planned.key == plan(settings(tmp_path, "gpu_smoke")).key
     assert [warning["code"] for warning in planned.warnings] == ["nproc_per_node_ignored"]
+
+
+@pytest.mark.parametrize("folder", ["/a/plain folder's", "/a/50%", "/a/5% off"])
+def test_paths_that_a_batch_system_s_job_can_take(folder: str) -> None:
+    """One kind of quotes, and a percent sign that begins no pattern."""
+    assert path_problems(Path(folder), Path("run")) == []
+
+
+def test_paths_that_a_batch_system_s_job_cannot_take() -> None:
+    """Each is named, with the reason."""
+    first, second, third = path_problems(Path('/a/"it\'s"/%4j'), Path('the "run"\'s'))
+    assert first.startswith("working directory: /a/") and "'%4j'" in first
+    assert second.startswith("working directory: ") and "both kinds of quotes" in second
+    assert third.startswith("run_dir: the ") and "both kinds of quotes" in third

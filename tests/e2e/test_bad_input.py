@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Workspace
+from tests.e2e.conftest import REPOSITORY, Workspace
 
 pytestmark = pytest.mark.e2e
 
@@ -75,3 +75,17 @@ def test_an_output_folder_that_cannot_be_made(workspace: Workspace, command: str
     )
     check_refused(workspace, command, arguments, "taken")
     assert Path(workspace.folder / "taken").read_text() == "x"
+
+
+@pytest.mark.parametrize("command", ["snakemake", "aorta"])
+def test_a_folder_whose_name_slurm_would_change(tmp_path: Path, command: str) -> None:
+    """Before a job is sent: the jobs' logs could not be found."""
+    (tmp_path / "at %j").mkdir()
+    workspace = Workspace(tmp_path / "at %j")
+    recipe = workspace.recipe([{"name": "a"}])
+    profile = str(REPOSITORY / "profiles" / "slurm")
+    arguments = {
+        "aorta": ["sweep", "run", "--profile", "slurm", "--recipe", recipe],
+        "snakemake": ["--workflow-profile", profile, "--config", f"recipe={recipe}"],
+    }
+    check_refused(workspace, command, arguments[command], "working directory: ", "'%j'")

@@ -7,8 +7,9 @@ import os
 import re
 import shlex
 import subprocess
+import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,12 @@ _FORMS = {
     "constraint": (re.compile(r"[^\s'\"]+"), "features of nodes without blanks, such as ib or 'ib&nvme'"),
 }
 """Forms that some cluster would take, and how to say so."""
+
+_NO_NODES = "Requested node configuration is not available"
+"""What sbatch says of every job while the controller, just started, waits for its nodes to come forward."""
+
+_READY_SEC = 60.0
+_POLL_SEC = 2.0
 
 _PASSING = ("busy", "down, drained")
 """What sbatch says of a job that could run at another time."""
@@ -213,8 +220,12 @@ class Array:
             f"exec {shlex.join(snakemake)} --config {share}\n"
         )
 
-    def refusals(self, numbers: Sequence[int]) -> list[str]:
+    def refusals(self, numbers: Sequence[int], *, pause: Callable[[float], None] = time.sleep) -> list[str]:
         """Asks SLURM whether it would take the shares; submits nothing.
+
+        Args:
+            numbers: Which shares.
+            pause: Waits for the given seconds; for tests.
 
         Returns:
             What it says against them, a line for each option that it would not take.
@@ -225,12 +236,24 @@ class Array:
             code, _printed, said = _sbatch([*command, "--test-only"], self.text())
             return said if code != 0 and not any(text in said for text in _PASSING) else None
 
-        whole = refusal(self._allocation.options())
+        def asked() -> tuple[str | None, str | None]:
+            whole = refusal(self._allocation.options())
+            return whole, None if whole is None else refusal(())
+
+        whole, plain = asked()
+        deadline = time.monotonic() + _READY_SEC
+        told = False
+        while plain is not None and _NO_NODES in plain and time.monotonic() < deadline:
+            if not told:
+                say("SLURM has no nodes for any job, as after a restart of its controller; it is asked again")
+            told = True
+            pause(_POLL_SEC)
+            whole, plain = asked()
         if whole is None:
             return []
         found = {}
         # SLURM stops at the first fault, and says that of the plainest job where the fault lies elsewhere.
-        if refusal(()) is None:
+        if plain is None:
             named = [[option] for option in replace(self._allocation, sbatch_args=()).options()]
             where: list[str] = []
             for options in (*named, list(self._allocation.sbatch_args)):

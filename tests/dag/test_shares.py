@@ -110,6 +110,35 @@ def test_no_gpu_can_be_asked_for() -> None:
     assert Allocation(gpus="0").options() == []
 
 
+def test_a_controller_without_its_nodes_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Just started, it refuses whatever is asked, which says nothing of the shares; what a ready one refuses does."""
+    ready = tmp_path / "ready"
+    sbatch = tmp_path / "sbatch"
+    sbatch.write_text(
+        f"#!/bin/sh\n[ -e '{ready}' ] && case \"$*\" in *--mem=9T*) ;; *) exit 0 ;; esac\n"
+        "echo sbatch: error: allocation failure: Requested node configuration is not available >&2\nexit 1\n"
+    )
+    sbatch.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 2:
+            ready.touch()
+
+    def refusals(mem: str) -> list[str]:
+        array = Array(tmp_path / "run", 3, Allocation(mem=mem), devices=None, folder=tmp_path)
+        return array.refusals([1, 2, 3], pause=pause)
+
+    assert refusals("1G") == []
+    assert len(pauses) == 2 and capsys.readouterr().err.count("asked again") == 1
+    (line,) = refusals("9T")
+    assert "would not take --mem=9T" in line and len(pauses) == 2
+
+
 def queue(*rows: str) -> Any:
     def run(command: Sequence[str]) -> str:
         return "".join(f"{row}\n" for row in rows)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from aorta.plan.model import Plan
 from aorta.run.launch import NoAnswer
 from aorta.run.lost import UNCOUNTED
 from aorta.run.slurmjob import Job, call, find_job, told_of
@@ -203,10 +204,11 @@ def correct_executor(workflow: Any, run_dir: Path) -> list[str]:
     return []
 
 
-def allow_retries(workflow: Any, rule: str, times: int) -> None:
-    """Lets the jobs of a rule be tried again at least so often; the profile's ``retries`` may allow more."""
+def allow_retries(workflow: Any, rule: str, plan: Plan) -> None:
+    """Lets a rule's jobs be tried again as often as a trial's errors may be; the profile's ``retries`` may allow more."""
     found = workflow.get_rule(rule)
-    found.restart_times = max(times, found.restart_times)
+    times = [(cell.request or {}).get("retry_errors", 0) for cell in plan.cells]
+    found.restart_times = max(found.restart_times, *times)
 
 
 def own_jobs(workflow: Any) -> str | None:

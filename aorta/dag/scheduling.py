@@ -1,4 +1,4 @@
-"""Corrections to Snakemake's scheduler, applied when a run starts.
+"""Corrections to Snakemake's scheduler, applied before a run starts.
 
 They touch internals of Snakemake, so each is guarded: where a later version lacks the attribute, the run goes on
 without the correction and says so. Tests hold them against the pinned version.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import _thread
 import heapq
-import signal
 import sys
 from typing import Any
 
@@ -30,21 +29,33 @@ def disarm_timers(workflow: Any) -> list[str]:
     return []
 
 
-def end_on_sigterm(workflow: Any) -> list[str]:
+def end_on_sigterm(scheduler: type | None = None) -> list[str]:
     """Makes a SIGTERM end Snakemake whatever its main thread is doing at that moment.
 
     Snakemake's own handler takes the scheduler's lock. A handler runs in the main thread, between two of its steps: if
     that thread holds the lock, it waits for itself for ever, and the run directory stays locked with it.
 
+    To be called before the scheduler is made, which installs its handler then, and in jobs as well.
+
+    Args:
+        scheduler: The class of Snakemake's scheduler; for tests.
+
     Returns:
         Notices: empty when it worked.
     """
-    scheduler: Any = getattr(workflow, "scheduler", None)
+    if scheduler is None:
+        from snakemake.scheduling import job_scheduler
+
+        scheduler = getattr(job_scheduler, "JobScheduler", None)
     end = getattr(scheduler, "exit_gracefully", None)
     if end is None:
         return ["this Snakemake ends otherwise than expected; a SIGTERM may not end it"]
-    # A bare thread: the threading module's own start takes locks as well.
-    signal.signal(signal.SIGTERM, lambda _number, _frame: _thread.start_new_thread(end, ()))
+
+    def exit_gracefully(self: Any, *_signal: Any) -> None:
+        # A bare thread: the threading module's own start takes locks as well.
+        _thread.start_new_thread(end, (self,))
+
+    scheduler.exit_gracefully = exit_gracefully  # type: ignore[union-attr]
     return []
 
 

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -266,20 +267,21 @@ class Sweep:
         window = 2 * max(int(parallel or 1), self.devices) + 8
         if self.on_cluster:
             free_devices(workflow)
-        corrections = [*disarm_timers(workflow), *end_on_sigterm(workflow), *keep_order(workflow, window)]
-        corrections += correct_executor(workflow, run_dir)
         if self._on_slurm:
-            asked = [cell.request or {} for cell in self.plan.cells]
-            allow_retries(workflow, "trial", max(request.get("retry_errors", 0) for request in asked))
-        for notice in corrections:
+            allow_retries(workflow, "trial", self.plan)
+        corrections = (disarm_timers(workflow), keep_order(workflow, window), correct_executor(workflow, run_dir))
+        for notice in chain(*corrections):
             say(notice)
         say(f"run directory: {run_dir}")
 
     def set_up(self, workflow: Any) -> None:
         """Tells jobs their run directory, limits how many trials run at once on this host, keeps errors visible."""
         self._workflow = workflow
+        notices = end_on_sigterm()
         if self._settings is None:
             return
+        for notice in notices:
+            say(notice)
         show_errors(workflow)
         hand_on(workflow, JOB_RUN_DIR, _PATH_MARK + quote(str(self.layout.run_dir)))
         from aorta.run.device import count_accelerators

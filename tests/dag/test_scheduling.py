@@ -31,6 +31,34 @@ onsuccess:
     print("timers:", sum(isinstance(thread, threading.Timer) for thread in threading.enumerate()))
 """
 
+JOB_SNAKEFILE = """
+import os, signal
+from pathlib import Path
+from snakemake.persistence import PersistenceBase
+from aorta.dag.scheduling import end_on_sigterm
+
+end_on_sigterm()
+finished = PersistenceBase.finished
+
+def told_to_end(self, job):
+    # The scheduler holds its lock here.
+    Path("asked").touch()
+    os.kill(os.getpid(), signal.SIGTERM)
+    finished(self, job)
+
+PersistenceBase.finished = told_to_end
+rule one:
+    output: "a"
+    shell: "touch {output}"
+rule all:
+    default_target: True
+    input: "a", "b"
+rule two:
+    input: "a"
+    output: "b"
+    shell: "touch {output}"
+"""
+
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[int]]:
@@ -89,17 +117,21 @@ def test_the_users_own_device_limit_wins() -> None:
 
 def test_a_sigterm_in_the_middle_of_a_round_does_not_hang() -> None:
     """The signal comes while the main thread holds the scheduler's lock; the request to end arrives after it."""
-    lock, ended = threading.Lock(), threading.Event()
+    ended = threading.Event()
 
-    def exit_gracefully() -> None:
-        with lock:
-            ended.set()
+    class Scheduler:
+        def __init__(self) -> None:
+            self.lock = threading.Lock()
+            signal.signal(signal.SIGTERM, self.exit_gracefully)
+
+        def exit_gracefully(self, *_signal: object) -> None:
+            with self.lock:
+                ended.set()
 
     before = signal.getsignal(signal.SIGTERM)
     try:
-        workflow = SimpleNamespace(scheduler=SimpleNamespace(exit_gracefully=exit_gracefully))
-        assert end_on_sigterm(workflow) == []
-        with lock:
+        assert end_on_sigterm(Scheduler) == []
+        with Scheduler().lock:
             signal.raise_signal(signal.SIGTERM)
             assert not ended.is_set()
         assert ended.wait(20)
@@ -107,9 +139,18 @@ def test_a_sigterm_in_the_middle_of_a_round_does_not_hang() -> None:
         signal.signal(signal.SIGTERM, before)
 
 
+def test_a_job_that_is_told_to_end_does_not_hang(tmp_path: Path) -> None:
+    """A job's own Snakemake too: SLURM's signal finds it with the lock when its trial has been ended first."""
+    snakefile = tmp_path / "Snakefile"
+    snakefile.write_text(JOB_SNAKEFILE)
+    command = [sys.executable, "-m", "snakemake", "--cores", "1", "--quiet", "all"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode != 0 and (tmp_path / "asked").exists()
+
+
 def test_snakemakes_scheduler_can_be_asked_to_end() -> None:
     """The pinned Snakemake has what the correction needs; another version is told about."""
     from snakemake.scheduling.job_scheduler import JobScheduler
 
     assert callable(JobScheduler.exit_gracefully)
-    assert len(end_on_sigterm(SimpleNamespace(scheduler=object()))) == 1
+    assert len(end_on_sigterm(object)) == 1

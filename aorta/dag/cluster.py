@@ -205,7 +205,7 @@ def correct_executor(workflow: Any, run_dir: Path) -> list[str]:
 
 
 def allow_retries(workflow: Any, rule: str, plan: Plan) -> None:
-    """Lets a rule's jobs be tried again as often as errors of its trials may; ``retries`` of a profile may allow more."""
+    """Lets a rule's jobs be tried again as often as its trials' errors may; a profile's ``retries`` may allow more."""
     found = workflow.get_rule(rule)
     times = [(cell.request or {}).get("retry_errors", 0) for cell in plan.cells]
     found.restart_times = max(found.restart_times, *times)

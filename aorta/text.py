@@ -1,8 +1,13 @@
-"""Plain-text layout for terminals."""
+"""Plain-text layout for terminals.
+
+Standard library only: the supervisor imports this before every trial.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def columns(rows: Sequence[Sequence[str]], *, indent: str = "") -> list[str]:

@@ -13,7 +13,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -34,6 +33,7 @@ from aorta.dag.launching import REFUSED_HERE, find_world, launch_problems, path_
 from aorta.dag.leftovers import clear_leftovers
 from aorta.dag.lock import RunLock, lock_plan
 from aorta.dag.products import closing_lines, occupied
+from aorta.dag.progress import tell_trials
 from aorta.dag.quiet import show_errors
 from aorta.dag.requests import Request, requests, snapshot_request, trial_request
 from aorta.dag.scheduling import disarm_timers, end_on_sigterm, free_devices, hand_on, keep_order, limit_devices
@@ -269,8 +269,8 @@ class Sweep:
             free_devices(workflow)
         if self._on_slurm:
             allow_retries(workflow, "trial", self.plan)
-        corrections = (disarm_timers(workflow), keep_order(workflow, window), correct_executor(workflow, run_dir))
-        for notice in chain(*corrections):
+        corrections = [*disarm_timers(workflow), *keep_order(workflow, window), *correct_executor(workflow, run_dir)]
+        for notice in (*corrections, *tell_trials(workflow, self.layout, self.plan)):
             say(notice)
         say(f"run directory: {run_dir}")
 

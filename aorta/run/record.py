@@ -11,6 +11,7 @@ import time
 
 import aorta
 from aorta.run.sanitize import plain
+from aorta.text import plural
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,6 +27,9 @@ NOT_NEEDED = "not_needed"
 
 SETUP_PHASES = ("resolve", "setup")
 """Phases whose failure is ``workload_setup_failed``; a constructor's is ``infrastructure_failed``."""
+
+_NODES_TOLD = 3
+"""Nodes of a trial that its line names."""
 
 _HINTS = {
     "SIGKILL": "the engine did not send it; most often it is the kernel's out-of-memory killer (see dmesg)",
@@ -256,11 +260,18 @@ def progress_line(record: Mapping[str, Any], of: int | None, colour: bool) -> st
     if colour and record["verdict"]:
         code = {"pass": 32, "fail": 31, "error": 33}[word]
         word = f"\x1b[{code}m{word}\x1b[0m"
-    line = f"{place}{record['cell']} trial {record['trial']}: {word}  {record['wall_clock_sec']:.2f} s"
+    line = f"{place}{record['cell']} trial {record['trial']}: {word}  {record['wall_clock_sec']:.2f} s{_nodes(record)}"
     if record["attempt"] > 1:
         line += f"  (attempt {record['attempt']})"
     reason = _reason(record)
     return f"{line}  {reason}" if reason else line
+
+
+def _nodes(record: Mapping[str, Any]) -> str:
+    """Names the nodes that SLURM gave the trial, the first few of many."""
+    names = (record.get("slurm") or {}).get("nodes") or []
+    more = len(names) - _NODES_TOLD
+    return f" on {', '.join(names[:_NODES_TOLD])}{f' and {more} more' if more > 0 else ''}" if names else ""
 
 
 def _reason(record: Mapping[str, Any]) -> str:
@@ -268,7 +279,7 @@ def _reason(record: Mapping[str, Any]) -> str:
     error = record["error"]
     if record["not_needed"] is not None:
         events, word = record["not_needed"]["events"], record["not_needed"]["event_verdict"]
-        reason = f"the cell has its {events} trials with verdict {word}"
+        reason = f"the cell has its {plural(events, 'trial')} with verdict {word}"
     elif error is not None:
         kind = (
             "" if error["phase"] == "process" or error["type"] in ("launch", "ResolveError") else f"{error['type']}: "
@@ -279,7 +290,7 @@ def _reason(record: Mapping[str, Any]) -> str:
     elif record["verdict"] == "fail":
         details = record["result"].get("failure_details") or []
         detectors = [str(detail["detector"]) for detail in details if "detector" in detail]
-        reason = ", ".join(detectors) or f"{record['result']['failure_count']} checks failed"
+        reason = ", ".join(detectors) or f"{plural(record['result']['failure_count'], 'check')} failed"
     else:
         return ""
     reason = " ".join(reason.split())

@@ -117,5 +117,7 @@ def test_the_documented_profile_runs(workspace: Workspace) -> None:
     )
     assert ended.code == 0, ended.stderr
     assert {name: cell["verdict_counts"]["fail"] for name, cell in workspace.cells().items()} == {"a": 0, "b": 1}
+    lines = [line.partition("  ")[0] for line in ended.stderr.splitlines() if line.startswith("[")]
+    assert sorted(line[len("[1/2] ") :] for line in lines) == ["a trial 0: pass", "b trial 0: fail"]
     asked = (programs / "pbs" / "asked").read_text().splitlines()
     assert len(asked) == 4 and all("mem=4000mb -l walltime=120:00" in line for line in asked)

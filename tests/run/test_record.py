@@ -59,6 +59,14 @@ def test_progress_without_an_order() -> None:
     assert progress_line(record(order=None), None, colour=False) == "baseline-local trial 1: pass  1.24 s"
 
 
+@pytest.mark.parametrize(
+    ("nodes", "told"), [(["n2"], "n2"), (["a", "b", "c"], "a, b, c"), (["a", "b", "c", "d", "e"], "a, b, c and 2 more")]
+)
+def test_progress_names_the_nodes(nodes: list[str], told: str) -> None:
+    """The first few of those that SLURM gave the trial."""
+    assert progress_line(record(slurm={"nodes": nodes}), None, colour=False).endswith(f"pass  1.24 s on {told}")
+
+
 def test_progress_of_a_fail_counts_the_checks() -> None:
     """A fail says how many checks failed."""
     line = progress_line(record(verdict="fail", exit_status="workload_failed"), 12, colour=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from tests.e2e.conftest import REPOSITORY, Workspace
@@ -151,3 +153,7 @@ def test_a_node_on_which_trials_fail_is_named(workspace: Workspace, site: str) -
     assert (nodes["n2"]["passed"], nodes["n3"]["failed"]) == (0, 0)
     assert "Suspect node: n2" in (workspace.only_run() / "matrix.md").read_text("utf-8")
     assert "Suspect node: n2" in ended.stdout
+    # Each trial has had its line, with its node.
+    lines = [line for line in ended.stderr.splitlines() if "] baseline-local trial " in line]
+    told = Counter(node for line in lines for node in ("n2", "n3") if f" s on {node}" in line)
+    assert told == {"n2": nodes["n2"]["failed"], "n3": nodes["n3"]["passed"]}

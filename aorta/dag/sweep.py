@@ -258,8 +258,7 @@ class Sweep:
         run_dir = self.layout.run_dir
         with bad_input_exits():
             # Not when the Snakefile was read: what would be refused can still be looked at, with --dry-run.
-            problems = self._problems_on_cluster if self.on_cluster else self._problems
-            problems = [*problems, *occupied(self.layout)]
+            problems = [*(self._problems_on_cluster if self.on_cluster else self._problems), *occupied(self.layout)]
             if problems:
                 raise SettingsError(problems)
             self._prepare()

@@ -491,9 +491,8 @@ def check_size(plan: Plan) -> None:
         SettingsError: The plan is too large.
     """
     if plan.trial_count > TRIAL_LIMIT:
-        raise SettingsError(
-            [f"trials: the recipe has {plan.trial_count} trials in all; one run holds {TRIAL_LIMIT}, so split it"]
-        )
+        problem = f"trials: the recipe has {plan.trial_count} trials in all; one run holds {TRIAL_LIMIT}, so split it"
+        raise SettingsError([problem])
 
 
 def _python() -> str:

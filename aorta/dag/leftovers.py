@@ -16,8 +16,9 @@ from pathlib import Path
 
 from aorta import _owner
 from aorta._jsonio import temporary_host
-from aorta.run.claim import Found, claims_folder, find
+from aorta.run.claim import Found, claims_folder, find, remove
 from aorta.run.process import kill_all, marked
+from aorta.text import plural
 
 STRANGER_SEC = 3600.0
 """A temporary file whose process nobody here can look at is removed when it is older than this.
@@ -41,11 +42,11 @@ def clear_leftovers(run_dir: Path, *, place: _owner.Place | None = None) -> list
     """
     place = place or _owner.Place.here()
     temporary = sum(map(_unlinked, _dead_temporary_files(run_dir)))
-    claims = sum(_unlinked(Path(claim.path)) for claim in _dead_claims(run_dir, place))
+    claims = sum(_removed(claim) for claim in _dead_claims(run_dir, place))
     # Snakemake copies a file before a job that updates it, to put it back should the job fail.
     shutil.rmtree(Path(".snakemake", "backups", *_below_root(run_dir)), ignore_errors=True)
     found = ((temporary, "temporary file"), (claims, "claim"))
-    removed = [f"{number} {what}{'s' if number > 1 else ''}" for number, what in found if number]
+    removed = [plural(number, what) for number, what in found if number]
     return [f"removed {' and '.join(removed)} of processes that died"] if removed else []
 
 
@@ -55,6 +56,11 @@ def _unlinked(path: Path) -> bool:
     except OSError:
         return False
     return True
+
+
+def _removed(claim: Found) -> bool:
+    remove(claim.path)
+    return not os.path.lexists(claim.path)
 
 
 def _below_root(path: Path) -> tuple[str, ...]:

@@ -12,8 +12,8 @@ from typing import Any
 
 from aorta import _owner
 from aorta.dag.lock import read_owner
-from aorta.run.claim import Found, claims_folder, find
-from aorta.text import columns
+from aorta.run.claim import Found, claims_folder, find, waiting_for
+from aorta.text import columns, plural, shortened
 
 SCHEMA_VERSION = 1
 
@@ -33,9 +33,11 @@ def sweep_status(run_dir: Path, *, place: _owner.Place | None = None, now: float
         A mapping ready for JSON: ``schema_version``, ``run_dir``, ``ticket``, ``workload``, ``state`` (``running``,
         ``stopped`` or ``complete``), ``sweep`` (``host``, ``pid`` and ``since`` of the process that runs it, or
         None), ``trials_expected``, ``trials_done``, ``counts`` (verdict to number), ``running`` (``cell``, ``trial``,
-        ``host``, ``pid``, ``job``, ``since``, ``seconds``), ``failed`` (``cell``, ``trial``, ``verdict``,
+        ``host``, ``pid``, ``job``, ``since``, ``seconds``), ``waiting`` (the same of trials that have waited for
+        longer than a moment for what they run on, and ``reason``), ``failed`` (``cell``, ``trial``, ``verdict``,
         ``exit_status``), ``missing`` (cell name to trial numbers), ``unreadable`` (messages), ``seconds_left`` (None
-        if nothing is known) and ``cells`` (``name``, ``trials``, ``done``, ``counts``, ``running``, ``missing``).
+        if nothing is known) and ``cells`` (``name``, ``trials``, ``done``, ``counts``, ``running``, ``waiting``,
+        ``missing``).
 
     Raises:
         aorta.plan.model.PlanFileError: ``plan.json`` is missing or damaged.
@@ -46,8 +48,14 @@ def sweep_status(run_dir: Path, *, place: _owner.Place | None = None, now: float
     now = time.time() if now is None else now
     run = load_run(run_dir)
     recorded = {(record["cell"], record["trial"]): record for record in run.records}
-    running = [entry for entry in _running(run_dir, run.plan, place, now) if _key(entry) not in recorded]
-    keys = {_key(entry) for entry in running}
+    claimed = [entry for entry in _claimed(run_dir, run.plan, place, now) if _key(entry) not in recorded]
+    keys = {_key(entry) for entry in claimed}
+    waiting = [entry for entry in claimed if entry["reason"] is not None]
+    running = [
+        {name: value for name, value in entry.items() if name != "reason"}
+        for entry in claimed
+        if entry["reason"] is None
+    ]
     cells, missing = [], {}
     for cell in run.plan.cells:
         own = [recorded[cell.name, trial] for trial in range(cell.trials) if (cell.name, trial) in recorded]
@@ -65,6 +73,7 @@ def sweep_status(run_dir: Path, *, place: _owner.Place | None = None, now: float
                 "done": len(own),
                 "counts": _counts(own),
                 "running": sum(entry["cell"] == cell.name for entry in running),
+                "waiting": sum(entry["cell"] == cell.name for entry in waiting),
                 "missing": len(absent),
             }
         )
@@ -75,12 +84,13 @@ def sweep_status(run_dir: Path, *, place: _owner.Place | None = None, now: float
         "run_dir": str(run_dir),
         "ticket": run.plan.ticket,
         "workload": run.plan.workload,
-        "state": "complete" if done == expected else "running" if sweep or running else "stopped",
+        "state": "complete" if done == expected else "running" if sweep or claimed else "stopped",
         "sweep": sweep,
         "trials_expected": expected,
         "trials_done": done,
         "counts": _counts(run.records),
         "running": running,
+        "waiting": waiting,
         "failed": [
             {name: record[name] for name in ("cell", "trial", "verdict", "exit_status")}
             for record in sorted(run.records, key=_key)
@@ -88,7 +98,7 @@ def sweep_status(run_dir: Path, *, place: _owner.Place | None = None, now: float
         ],
         "missing": missing,
         "unreadable": [warning["message"] for warning in run.warnings],
-        "seconds_left": _seconds_left(run.records, running, missing),
+        "seconds_left": _seconds_left(run.records, running, waiting, missing),
         "cells": cells,
     }
 
@@ -108,7 +118,7 @@ def _lives(owner: dict[str, Any], place: _owner.Place, silent_sec: float) -> boo
     return state == _owner.ALIVE or (state == _owner.UNKNOWN and silent_sec < _owner.LEASE_SEC)
 
 
-def _running(run_dir: Path, plan: Any, place: _owner.Place, now: float) -> list[dict[str, Any]]:
+def _claimed(run_dir: Path, plan: Any, place: _owner.Place, now: float) -> list[dict[str, Any]]:
     latest: dict[tuple[str, int], dict[str, Any]] = {}
     for cell in plan.cells:
         for claim in _claims(run_dir, cell.name):
@@ -125,6 +135,7 @@ def _running(run_dir: Path, plan: Any, place: _owner.Place, now: float) -> list[
                 "job": owner.get("job"),
                 "since": _time(since),
                 "seconds": None if since is None else max(0.0, round(now - since, 3)),
+                "reason": waiting_for(claim.path),
             }
     return [latest[key] for key in sorted(latest)]
 
@@ -166,10 +177,11 @@ def _time(seconds: float | None) -> str | None:
 def _seconds_left(
     records: Sequence[Mapping[str, Any]],
     running: Sequence[Mapping[str, Any]],
+    waiting: Sequence[Mapping[str, Any]],
     missing: Mapping[str, Sequence[int]],
 ) -> float | None:
     """Estimates the time left from the mean wall clock of each cell's trials, as many at once as run now."""
-    if not running and not missing:
+    if not running and not waiting and not missing:
         return 0.0
     times: dict[str, list[float]] = {}
     for record in records:
@@ -181,6 +193,7 @@ def _seconds_left(
     means = {cell: sum(own) / len(own) for cell, own in times.items()}
     usual = sum(every) / len(every)
     work = sum(len(trials) * means.get(cell, usual) for cell, trials in missing.items())
+    work += sum(means.get(entry["cell"], usual) for entry in waiting)
     work += sum(max(0.0, means.get(entry["cell"], usual) - (entry["seconds"] or 0.0)) for entry in running)
     return round(work / max(1, len(running)), 3)
 
@@ -189,28 +202,24 @@ def status_lines(status: Mapping[str, Any]) -> list[str]:
     """Returns a status as a person reads it."""
     sweep = status["sweep"]
     where = f" by pid {sweep['pid']} on host {sweep['host']} since {sweep['since']}" if sweep else ""
-    table = [["cell", "trials", "done", "pass", "fail", "error", "running", "missing"]]
+    table = [["cell", "trials", "done", "pass", "fail", "error", "running", "waiting", "missing"]]
     for cell in status["cells"]:
         counts = [str(cell["counts"][verdict]) for verdict in ("pass", "fail", "error")]
-        table.append(
-            [cell["name"], str(cell["trials"]), str(cell["done"]), *counts, str(cell["running"]), str(cell["missing"])]
-        )
+        left = [str(cell[state]) for state in ("running", "waiting", "missing")]
+        table.append([cell["name"], str(cell["trials"]), str(cell["done"]), *counts, *left])
     lines = [
         f"{status['run_dir']}: {status['state']}{where}",
-        f"{status['trials_done']} of {status['trials_expected']} trials done; time left: {_left(status)}",
+        f"{status['trials_done']} of {plural(status['trials_expected'], 'trial')} done; time left: {_left(status)}",
         "",
         *columns(table),
     ]
-    running = [
-        f"{entry['cell']} trial {entry['trial']}: pid {entry['pid']} on host {entry['host']}"
-        + (f" in job {entry['job']}" if entry["job"] else "")
-        + f" since {entry['since']}"
-        for entry in status["running"]
-    ]
+    running = [_who(entry) for entry in status["running"]]
+    waiting = [f"{_who(entry)}: {shortened(entry['reason'], 200)}" for entry in status["waiting"]]
     failed = [f"{entry['cell']} trial {entry['trial']}: {entry['exit_status']}" for entry in status["failed"]]
     missing = [f"{cell}: {', '.join(map(str, trials))}" for cell, trials in status["missing"].items()]
     for heading, entries in (
         ("running", running),
+        ("waiting", waiting),
         ("failed", failed),
         ("missing", missing),
         ("to look at", status["unreadable"]),
@@ -219,6 +228,12 @@ def status_lines(status: Mapping[str, Any]) -> list[str]:
             more = [f"  and {len(entries) - _LISTED} more"] if len(entries) > _LISTED else []
             lines += ["", f"{heading}:", *(f"  {entry}" for entry in entries[:_LISTED]), *more]
     return lines
+
+
+def _who(entry: Mapping[str, Any]) -> str:
+    job = f" in job {entry['job']}" if entry["job"] else ""
+    who = f"pid {entry['pid']} on host {entry['host']}{job}"
+    return f"{entry['cell']} trial {entry['trial']}: {who} since {entry['since']}"
 
 
 def _left(status: Mapping[str, Any]) -> str:

@@ -44,6 +44,7 @@ from aorta.plan.rundir import RunChoice, RunDirError, read_plan
 from aorta.recipe.flags import MatrixFlags
 from aorta.run.launch import NoAnswer
 from aorta.run.slurmjob import call, find_job
+from aorta.text import plural
 
 _SHORTEST_SEC, _LONGEST_SEC = 1.0, 10.0
 """Bounds of the time between two looks at the queue."""
@@ -151,7 +152,7 @@ def dry_submit_text(
 
     told = dry_run_text(config, flags, find_problems=find_problems)
     options = shlex.join(asked_for[-1].options()) or "no options"
-    return f"{told}\nit would be submitted as an array of {count} shares: {options}"
+    return f"{told}\nit would be submitted as an array of {plural(count, 'share')}: {options}"
 
 
 def _problems(
@@ -222,11 +223,12 @@ def _submit(sweep: Sweep, array: Array, count: int) -> list[Task]:
             say(difference)
         others = {task.count for task in tasks} - {count}
         if others and wanted:
-            say(f"that start was split into {min(others)} shares; nothing is submitted until they have ended")
+            say(f"that start was split into {plural(min(others), 'share')}; nothing is submitted until they have ended")
             wanted = []
     if wanted:
         tasks = [*tasks, *array.submit(wanted)]
-        say(f"{_shares(wanted)}: {sum(missing[number] for number in wanted)} of {sweep.plan.trial_count} trials to run")
+        left = sum(missing[number] for number in wanted)
+        say(f"{_shares(wanted)}: {left} of {plural(sweep.plan.trial_count, 'trial')} to run")
     return tasks
 
 
@@ -334,9 +336,10 @@ class Follower:
         states = Counter("waiting" if task.state == "PENDING" else "running" for task in tasks)
         shares = ", ".join(f"{number} {state}" for state, number in sorted(states.items())) or "all have ended"
         missing = sum(map(len, status["missing"].values()))
+        waiting = f"{len(status['waiting'])} waiting, " if status["waiting"] else ""
         text = (
-            f"{status['trials_done']} of {status['trials_expected']} trials done, {len(status['running'])} running, "
-            f"{missing} missing; shares: {shares}"
+            f"{status['trials_done']} of {plural(status['trials_expected'], 'trial')} done, "
+            f"{len(status['running'])} running, {waiting}{missing} missing; shares: {shares}"
         )
         now = time.monotonic()
         if text != self._told and now - self._told_at >= _TELL_SEC:
@@ -365,7 +368,8 @@ class Follower:
             except NoAnswer as silence:
                 how = str(silence)
             log = self._run_dir / ".aorta" / "shares" / f"{task.job}.out"
-            say(f"share {number} (job {task.job}) has ended and lacks {missing[number]} trials: {how}; it said: {log}")
+            lacks = f"lacks {plural(missing[number], 'trial')}"
+            say(f"share {number} (job {task.job}) has ended and {lacks}: {how}; it said: {log}")
 
 
 def _finish(sweep: Sweep, *, strict: bool) -> int:

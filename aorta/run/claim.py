@@ -18,7 +18,7 @@ import stat
 import time
 
 from aorta import _owner
-from aorta._jsonio import naming, temporary_name
+from aorta._jsonio import NotRegularError, naming, read_regular, temporary_name, write_text_atomic
 from aorta.run.process import DEATH_SEC, kill_all, marked
 
 TYPE_CHECKING = False
@@ -33,6 +33,9 @@ _FIRST_PAUSE_SEC = 0.01
 _LONGEST_PAUSE_SEC = 0.5
 JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
 """Where batch systems tell a process its job."""
+
+_WAITING = ".waiting"
+"""What the name of a note about a claim's wait ends in, after the claim's own."""
 
 
 def claims_folder(run_dir: str) -> str:
@@ -91,6 +94,25 @@ def find(folder: str, trial: int | None = None) -> list[Found]:
     return sorted(found, key=lambda claim: (claim.trial, claim.generation))
 
 
+def waiting_for(path: str) -> str | None:
+    """Returns what the owner of a claim waits for before its trial starts; None if it is not known to wait.
+
+    Args:
+        path: The claim's file.
+    """
+    try:
+        return read_regular(path + _WAITING).decode("utf-8", "replace")
+    except (OSError, NotRegularError):
+        return None
+
+
+def remove(path: str) -> None:
+    """Removes a claim's file and what was noted about it; never raises."""
+    # The note first: without its claim it would be taken for the next one's.
+    _remove(path + _WAITING)
+    _remove(path)
+
+
 def _look(path: str) -> tuple[bytes, os.stat_result]:
     """Reads a claim; what is no plain file holds nothing, and is in nobody's way.
 
@@ -140,6 +162,7 @@ class Claim:
         self._lease_sec = lease_sec
         self._heartbeat_sec = heartbeat_sec
         self._path = ""
+        self._waits = False
         self.dead: list[dict[str, Any]] = []
         """The owners that this claim was taken over from."""
 
@@ -185,6 +208,18 @@ class Claim:
             pause(delay)
             delay = min(delay * 2, _LONGEST_PAUSE_SEC)
 
+    def note_wait(self, what: str) -> None:
+        """Notes what the trial waits for before it starts, for those who ask how it stands. Never raises."""
+        with contextlib.suppress(OSError):
+            write_text_atomic(self._path + _WAITING, what)
+            self._waits = True
+
+    def forget_wait(self) -> None:
+        """Removes the note of a wait that is over, if there is one. Never raises."""
+        if self._waits:
+            _remove(self._path + _WAITING)
+            self._waits = False
+
     def release(self) -> None:
         """Gives the claim up; does nothing if it is not held. Never raises: the record matters more."""
         if not self._path:
@@ -194,7 +229,8 @@ class Claim:
             # The dead ones first: as long as ours is there, nobody can start the count anew.
             for claim in find(self._folder, self._trial):
                 if claim.path != self._path:
-                    _remove(claim.path)
+                    remove(claim.path)
+        self.forget_wait()
         _remove(self._path)
         self._path = ""
 

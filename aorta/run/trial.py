@@ -115,6 +115,7 @@ class _Trial:
         self._overlay = request.overlay_of(cell)
         self._distributed = cell["launch"]["mode"] == "distributed"
         self._stem = request.trial_stem(arguments, cell)
+        self._claim = Claim(arguments.run_dir, arguments.cell, arguments.trial, self._token)
 
     def run(self) -> dict[str, Any] | None:
         """Runs the trial and writes its record, unless there is one already.
@@ -128,8 +129,7 @@ class _Trial:
             NotRegularError: Something other than a file lies in the record's place; nothing was started.
             OSError: The claim, the record, or a log file cannot be written.
         """
-        arguments = self._arguments
-        claim = Claim(arguments.run_dir, arguments.cell, arguments.trial, self._token)
+        claim = self._claim
         # Before the device: who waits for another process's trial must not keep the device from it.
         claimed = claim.acquire(
             is_recorded=self._is_recorded,
@@ -180,9 +180,10 @@ class _Trial:
                 lock=self._arguments.device_lock,
                 token=self._token,
                 pause=self._pause,
-                notify=self._notify,
+                notify=self._notify_wait,
             )
             try:
+                self._claim.forget_wait()
                 # Once more: the wait for a device may have been long.
                 trial_record = self._not_needed()
                 if trial_record is None:
@@ -281,6 +282,11 @@ class _Trial:
 
     def _notify(self, text: str) -> None:
         _say(f"aorta: {self._arguments.cell} trial {self._arguments.trial}: {text}")
+
+    def _notify_wait(self, text: str) -> None:
+        """Tells of a long wait for what the trial runs on, also whoever asks how the sweep stands."""
+        self._claim.note_wait(text)
+        self._notify(text)
 
     def _attempt(self, env: Mapping[str, str], held: Held, job: Job | None) -> dict[str, Any]:
         kind: type[Attempt | CommandAttempt] = Attempt

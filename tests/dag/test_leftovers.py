@@ -71,6 +71,7 @@ def test_other_files_stay(tmp_path: Path) -> None:
 def test_claims_of_dead_processes_go(tmp_path: Path) -> None:
     """Only a trial's claims that nobody living, here or elsewhere, has a part in."""
     claim(tmp_path, "t0.1", dead_owner())
+    note = put(Path(claims_folder(str(tmp_path)), "base", "t0.1.waiting"))
     claim(tmp_path, "t1.1", dead_owner())
     living = [
         claim(tmp_path, "t1.2", _owner.describe_self(HERE)),
@@ -78,6 +79,7 @@ def test_claims_of_dead_processes_go(tmp_path: Path) -> None:
         claim(tmp_path, "t3.1", {}),
     ]
     assert clear_leftovers(tmp_path) == ["removed 1 claim of processes that died"]
+    assert not note.exists()
     assert all(path.exists() for path in living)
 
 

@@ -78,6 +78,37 @@ def test_done_running_failed_and_missing_add_up(run: Run) -> None:
     assert status["trials_expected"] == 11 == status["trials_done"] + 1 + 7
 
 
+def test_a_trial_that_waits_for_its_device_does_not_run(run: Run) -> None:
+    """It is shown with what it waits for, counts in one place, and costs a whole trial's time."""
+    run.put("stacked", 0, seconds=100.0)
+    for trial in (1, 2):
+        run.claim("stacked", trial, _owner.describe_self(HERE, claimed_at=NOW - 60))
+    note = Path(claims_folder(str(run.dir)), "stacked", "t1.1.waiting")
+    note.write_text("waiting for cpu-0, held by process 7\x1b[2J")
+    # A note whose claim is dead says nothing.
+    run.claim("stacked", 3, dead_owner(claimed_at=NOW - 4))
+    note.with_name("t3.1.waiting").write_text("waiting for cpu-0")
+    status = run.status()
+    assert [entry["trial"] for entry in status["running"]] == [2]
+    assert [(entry["trial"], entry["pid"]) for entry in status["waiting"]] == [(1, os.getpid())]
+    (cell,) = (cell for cell in status["cells"] if cell["name"] == "stacked")
+    assert [cell[name] for name in ("trials", "done", "running", "waiting", "missing")] == [5, 1, 1, 1, 2]
+    # 6 of the other cells at the mean, 2 missing and 1 waiting of its own, and 40 s of the running one.
+    assert status["seconds_left"] == 600 + 200 + 100 + 40
+    text = "\n".join(status_lines(status))
+    assert "\nwaiting:\n  stacked trial 1: pid " in text and ": waiting for cpu-0, held by process 7?[2J" in text
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe"])
+def test_what_is_no_file_is_no_note_of_a_wait(run: Run, kind: str) -> None:
+    """Nothing waits for a pipe, and the trial counts as one that runs."""
+    run.claim("stacked", 1, _owner.describe_self(HERE, claimed_at=NOW - 60))
+    note = Path(claims_folder(str(run.dir)), "stacked", "t1.1.waiting")
+    note.mkdir() if kind == "folder" else os.mkfifo(note)
+    status = run.status()
+    assert (len(status["running"]), status["waiting"]) == (1, [])
+
+
 def test_the_time_left_follows_the_cells(run: Run) -> None:
     """Missing trials cost what their cell's trials cost, running ones what is left of that."""
     run.put("baseline-local", 0, seconds=10.0)

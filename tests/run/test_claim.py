@@ -115,10 +115,11 @@ def test_a_dead_owners_claim_is_taken_over(desk: Desk, change: dict[str, Any]) -
     """A process that is gone, and a number that the kernel gave to another process, hold nothing."""
     owner = {**dead_owner(), **change, "pid_started": 1} if change else dead_owner()
     desk.leave("t0.1", owner)
+    desk.leave("t0.1.waiting", "waiting for cpu-0")
     held = desk.claim()
     assert desk.acquire(held)
     assert desk.said == [f"taking over from pid {owner['pid']} on host {HERE.host}, which died without a record"]
-    assert desk.files == ["t0.1", "t0.2"]
+    assert desk.files == ["t0.1", "t0.1.waiting", "t0.2"]
     held.release()
     assert desk.files == []
 

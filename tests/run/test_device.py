@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from aorta.run.claim import Found, claims_folder, find, waiting_for
 from aorta.run.device import Held, count_accelerators, find_accelerators, hold
 from aorta.run.locks import HostLocks, LockError
 
@@ -256,6 +257,14 @@ def test_a_lock_folder_that_cannot_be_made_says_what_to_do(tmp_path: Path) -> No
         HostLocks(str(tmp_path / "file" / "locks"), "t")
 
 
+def claims(trial: Runner) -> list[Found]:
+    """The claims on the trials of the runner's cell; where there are none, no note of a wait is left either."""
+    folder = Path(claims_folder(str(trial.run_dir)), "baseline-local")
+    found = find(str(folder))
+    assert found or not any(folder.iterdir())
+    return found
+
+
 def test_a_waiting_trial_names_the_holder_and_does_not_time_the_wait(trial: Runner, tmp_path: Path) -> None:
     """After two seconds a notice names the holder; the wait is no part of the trial's time."""
     locks = tmp_path / "locks"
@@ -268,9 +277,13 @@ def test_a_waiting_trial_names_the_holder_and_does_not_time_the_wait(trial: Runn
         supervisor = trial.start()
         assert supervisor.stderr is not None
         notice = supervisor.stderr.readline()
+        (claim,) = claims(trial)
+        noted = waiting_for(claim.path)
         file.truncate(0)
     trial.finish(supervisor)
     assert "process 4242" in notice
+    assert noted is not None and notice.endswith(f": {noted}\n")
+    assert claims(trial) == []
     assert trial.record()["wall_clock_sec"] < 2.0
 
 
@@ -296,6 +309,7 @@ def test_a_signal_ends_a_wait(trial: Runner, tmp_path: Path) -> None:
         supervisor.terminate()
         trial.finish(supervisor)
     assert supervisor.returncode == 128 + 15
+    assert claims(trial) == []
 
 
 def test_the_record_tells_the_device(trial: Runner) -> None:

@@ -24,6 +24,7 @@ from aorta.dag.shares import Task
 from aorta.plan.model import Plan
 from aorta.registry.names import short
 from aorta.run.slurmjob import SHARES_MARK, call
+from aorta.text import plural
 
 _ANSWER_SEC = 120.0
 _OWN_OPTIONS = {
@@ -312,7 +313,7 @@ class Array:
             # The array is in the queue, with or without a note of what it was asked for.
             write_json_atomic(self._own / f"{job}.json", {"asked": self._asked()})
         shown = shlex.join([word for word in command if word != "--parsable"])
-        say(f"submitted job {job}, an array of {len(numbers)} of {self._count} shares: {shown} {self.script}")
+        say(f"submitted job {job}, an array of {len(numbers)} of {plural(self._count, 'share')}: {shown} {self.script}")
         return [Task(job=f"{job}_{number}", state="PENDING", number=number, count=self._count) for number in numbers]
 
 

@@ -13,6 +13,7 @@ from aorta.plan.model import Plan
 from aorta.run.launch import launched_world_size, too_few_ranks, world_size
 from aorta.run.request import outer_env
 from aorta.run.start import HUB_VARIABLE
+from aorta.text import plural
 
 REFUSED_HERE = "as it was started, this sweep cannot run"
 
@@ -61,8 +62,8 @@ def find_world(settings: Settings, environ: Mapping[str, str]) -> World:
             f"launcher: WORLD_SIZE {size} is not a multiple of LOCAL_WORLD_SIZE {local}; start as many on each host"
         )
     problems += [
-        f"{name}: {number} contradicts the launcher that has started {size} ranks already (WORLD_SIZE); give one of "
-        "the two"
+        f"{name}: {number} contradicts the launcher that has started {plural(size, 'rank')} already (WORLD_SIZE); give "
+        "one of the two"
         for name, number in (("nodes", settings.nodes), ("nproc_per_node", settings.nproc_per_node))
         if number > 1
     ]
@@ -114,8 +115,8 @@ def launch_problems(plan: Plan, world: World, *, workflow: bool = False, cluster
         and any(cell.launch["nnodes"] != world.nnodes for cell in plan.cells)
     ):
         problems.append(
-            f"resources.nodes: the launcher has started ranks on {world.nnodes} hosts, and the recipe asks for another "
-            "number in some cells; drop it, or start the sweep without torchrun"
+            f"resources.nodes: the launcher has started ranks on {plural(world.nnodes, 'host')}, and the recipe asks "
+            "for another number in some cells; drop it, or start the sweep without torchrun"
         )
     return problems
 

@@ -27,6 +27,7 @@ from aorta.run.claim import JOB_VARIABLES
 from aorta.run.device import count_accelerators
 from aorta.run.locks import FOLDER_VARIABLE
 from aorta.run.slurmjob import SHARE_VARIABLE
+from aorta.text import plural
 
 
 class Share(Sweep):
@@ -70,7 +71,7 @@ class Share(Sweep):
         # Its jobs have other inputs than those of a whole sweep, which would take its records for outdated.
         for notice in keep_no_metadata(workflow):
             say(notice)
-        say(f"share {self._name}: {len(self.trial_files())} of {self.plan.trial_count} trials")
+        say(f"share {self._name}: {len(self.trial_files())} of {plural(self.plan.trial_count, 'trial')}")
 
     def _prepare(self) -> None:
         number, count = self._share
@@ -95,7 +96,8 @@ class Share(Sweep):
 
     def show(self) -> None:
         """Says that the share is complete."""
-        say(f"share {self._name}: all its {len(self.trial_files())} trials are recorded")
+        number = len(self.trial_files())
+        say(f"share {self._name}: {'its one trial is' if number == 1 else f'all its {number} trials are'} recorded")
 
     def show_partial(self) -> None:
         """After a failure: says that trials of the share are missing."""

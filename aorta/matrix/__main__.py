@@ -11,6 +11,7 @@ from aorta.matrix.markdown import render_markdown
 from aorta.matrix.text import one_line
 from aorta.matrix.write import write_matrix
 from aorta.plan.model import PlanFileError
+from aorta.text import plural
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -51,7 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(text.encode(encoding, "replace").decode(encoding), end="")
     if options.final and not matrix["complete"]:
         missing = matrix["trials_expected"] - matrix["trials_present"]
-        print(f"aorta.matrix: {missing} trials have no valid record; run the same command again", file=sys.stderr)
+        lacking = f"{plural(missing, 'trial')} without a valid record"
+        print(f"aorta.matrix: {lacking}; run the same command again", file=sys.stderr)
         return 1
     return 0
 

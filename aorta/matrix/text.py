@@ -7,6 +7,8 @@ import re
 import unicodedata
 from collections.abc import Collection, Iterable, Sequence
 
+from aorta.text import plural
+
 LIST_LIMIT = 10
 """Longest list in a page for people; the rest is in matrix.json."""
 
@@ -61,7 +63,7 @@ def cells_named(names: Sequence[str], total: int) -> str:
     if len(names) == total > 1:
         return "all cells"
     if len(names) > _NAMED_CELLS:
-        return f"{len(names)} cells ({', '.join(names[:3])}, ...)"
+        return f"{plural(len(names), 'cell')} ({', '.join(names[:3])}, ...)"
     return ", ".join(names)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from aorta.plan.model import Plan
-from aorta.text import columns
+from aorta.text import columns, plural
 
 _WIDEST = 100
 """Characters of a value that a terminal is shown."""
@@ -46,10 +46,10 @@ def _heading(request: Mapping[str, Any]) -> list[list[str]]:
     rows = [
         ["mitigations", " ".join(request["mitigations"])],
         ["environment", _place(request["environment"])],
-        ["trials", f"{request['trials']} of {request['steps']} steps, {request['isolation']} isolation"],
+        ["trials", f"{request['trials']} of {plural(request['steps'], 'step')}, {request['isolation']} isolation"],
     ]
     if "probe" in request:
-        rows[-1] = ["trials", f"{request['trials']} runs of a command"]
+        rows[-1] = ["trials", f"{plural(request['trials'], 'run')} of a command"]
     if request["launch"]["mode"] == "distributed":
         launch = request["launch"]
         rows.append(["ranks", f"{launch['nnodes'] * launch['nproc_per_node']} (at least {launch['min_world_size']})"])

@@ -8,6 +8,7 @@ from typing import Any
 
 from aorta.race.buffers import buffer_names
 from aorta.race.config import ReproducerConfig, effective_sizes
+from aorta.text import plural
 from aorta.workloads.base import ConfigProblem, TrialShape
 from aorta.workloads.config import parse_config
 from aorta.workloads.dtypes import BITS
@@ -28,7 +29,7 @@ def race_trial_problems(config: Mapping[str, Any], shape: TrialShape) -> list[Co
     wanted, found = settings.expected_local_world_size, shape.local_world_size
     if wanted is not None and found is not None and wanted != found:
         key = "expected_local_world_size"
-        message = f"{key} is {wanted} and the trials have {found} {'rank' if found == 1 else 'ranks'} a host"
+        message = f"{key} is {wanted} and the trials have {plural(found, 'rank')} a host"
         problems.append(ConfigProblem(key=key, message=message, code="topology_mismatch"))
     return problems + fault_problems(
         settings.inject,

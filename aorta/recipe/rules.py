@@ -18,6 +18,7 @@ from aorta.registry.registry import INLINE_PREFIX, Registry, inline_environment
 from aorta.registry.shape import Fault, Place, describe
 from aorta.registry.workloads import traits
 from aorta.run.collectors import KNOWN_RECIPES
+from aorta.text import plural
 
 IsClean = Callable[[Place], bool]
 """Whether the value at a place has no fault in it so far."""
@@ -267,7 +268,7 @@ def check_stop_rules(
             yield Fault(
                 place=(*where, "events"),
                 message=(
-                    f"is {short(rule['events'])}, but the cell{name} has {short(most)} trials at most, so the rule "
+                    f"is {short(rule['events'])}, but the cell{name} has {plural(most, 'trial')} at most, so the rule "
                     "could never end it; lower one or raise the other"
                 ),
             )

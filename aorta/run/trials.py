@@ -21,6 +21,7 @@ from aorta.plan.model import Plan
 from aorta.plan.paths import RunLayout, safe_name
 from aorta.recipe.flags import SOURCE, environment_value, load_data
 from aorta.registry import Registry
+from aorta.text import plural
 from aorta.workloads.base import WorkloadResult
 
 CELL = "run"
@@ -193,7 +194,8 @@ def plan_request(
         raise SettingsError(
             [
                 f"launcher: WORLD_SIZE is {world.size}, and each of these processes would run the same trials; leave "
-                f"torchrun out and ask for {world.size} ranks here (nproc_per_node), or have it start aorta sweep run"
+                f"torchrun out and ask for {plural(world.size, 'rank')} here (nproc_per_node), or have it start aorta "
+                "sweep run"
             ]
         )
 

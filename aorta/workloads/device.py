@@ -9,6 +9,8 @@ from typing import Literal
 
 import torch
 
+from aorta.text import plural
+
 DeviceName = Literal["auto", "cuda", "cpu"]
 
 
@@ -37,7 +39,8 @@ def choose_device(name: DeviceName, local_rank: int = 0) -> torch.device:
     index = 0 if count == 1 else local_rank
     if index >= count:
         raise RuntimeError(
-            f"LOCAL_RANK is {local_rank}, but this process sees {count} devices; start at most {count} ranks a host"
+            f"LOCAL_RANK is {local_rank}, but this process sees {plural(count, 'device')}; start at most "
+            f"{plural(count, 'rank')} a host"
         )
     device = torch.device("cuda", index)
     torch.cuda.set_device(device)

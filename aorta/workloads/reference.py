@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, get_args, get_origin, get_type_hints
 
+from aorta.text import plural
 from aorta.workloads.config import ConfigBlock
 
 _WORKLOADS = (
@@ -46,7 +47,7 @@ def reference() -> str:
 def _workload(name: str, module_name: str, config_name: str, class_name: str) -> str:
     module = importlib.import_module(module_name)
     config, workload = getattr(module, config_name), getattr(module, class_name)
-    world = f", at least {workload.min_world_size} rank(s)" if workload.launch_mode == "distributed" else ""
+    world = f", at least {plural(workload.min_world_size, 'rank')}" if workload.launch_mode == "distributed" else ""
     about = inspect.cleandoc(module.__doc__ or "").partition(": ")[2]
     about = (about[:1].upper() + about[1:]).replace("``", "`").replace(":mod:", "")
     rows = "\n".join(_rows(config, ""))

@@ -14,6 +14,7 @@ from aorta.run.launch.interface import (
     NoAnswer,
     Place,
 )
+from aorta.text import plural
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -79,8 +80,8 @@ def launched_world_size(text: str | None) -> int:
 def too_few_ranks(workload: str, needed: int, world: int) -> str:
     """Says that a distributed workload was given too few ranks, and the two ways to give it more."""
     return (
-        f"workload '{workload}' needs at least {needed} ranks and this launch has {world}; either start every rank "
-        f"yourself, torchrun --standalone --nproc_per_node={needed} $(which aorta) sweep run ..., "
+        f"workload '{workload}' needs at least {plural(needed, 'rank')} and this launch has {world}; either start "
+        f"every rank yourself, torchrun --standalone --nproc_per_node={needed} $(which aorta) sweep run ..., "
         f"or let aorta start them, aorta sweep run --nproc-per-node {needed} ... "
         f"(snakemake --config nproc_per_node={needed} ...)"
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from aorta.text import plural
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -157,4 +159,6 @@ def check_world(launch: Mapping[str, Any], found: int, launcher: str) -> None:
     """Raises LaunchError if a launcher started another number of ranks than the trial asks for."""
     wanted = int(launch["nnodes"]) * int(launch["nproc_per_node"])
     if found != wanted:
-        raise LaunchError(f"the trial was planned for {wanted} ranks and {launcher} started {found}; plan it anew")
+        raise LaunchError(
+            f"the trial was planned for {plural(wanted, 'rank')} and {launcher} started {found}; plan it anew"
+        )

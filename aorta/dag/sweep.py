@@ -491,9 +491,7 @@ def check_size(plan: Plan) -> None:
         SettingsError: The plan is too large.
     """
     if plan.trial_count > TRIAL_LIMIT:
-        raise SettingsError(
-            [f"trials: the recipe has {plan.trial_count} in all; one run holds {TRIAL_LIMIT}, so split it"]
-        )
+        raise SettingsError([f"trials: the recipe has {plan.trial_count}; one run holds {TRIAL_LIMIT}, so split it"])
 
 
 def _python() -> str:

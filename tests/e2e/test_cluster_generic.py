@@ -53,6 +53,8 @@ def test_a_matrix_runs_on_a_cluster_of_plain_commands(workspace: Workspace, clus
     cells = workspace.cells()
     assert (cells["a"]["verdict_counts"]["pass"], cells["b"]["verdict_counts"]["fail"]) == (1, 1)
     assert len(list((workspace.folder / "queue").glob("*.code"))) == 4
+    # Among what Snakemake says, how each trial has ended.
+    assert [ended.stderr.count(f"] {end}  ") for end in ("a trial 0: pass", "b trial 0: fail")] == [1, 1]
 
 
 @pytest.mark.parametrize("name", ["it's so, 100%: ok", "17"])

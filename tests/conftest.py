@@ -1,10 +1,16 @@
-"""How the whole suite is spread over worker processes."""
+"""How the whole suite is spread over worker processes, and what those inherit."""
 
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
+
+for _signum in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+    # Ignored under nohup and in a script's background, and then by every command that a test starts and interrupts.
+    if signal.getsignal(_signum) is signal.SIG_IGN:
+        signal.signal(_signum, signal.default_int_handler if _signum == signal.SIGINT else signal.SIG_DFL)
 
 
 def pytest_xdist_auto_num_workers() -> int:

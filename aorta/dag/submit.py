@@ -378,7 +378,8 @@ def _finish(sweep: Sweep, *, strict: bool) -> int:
     commands = [sweep.snapshot_command(name) for name in sweep.environment_names(isolated=True)]
     try:
         for command in (*commands, sweep.recipe_command()):
-            subprocess.run(shlex.split(command), check=False)
+            # In a group of its own, where Ctrl-C does not reach it while it imports.
+            subprocess.run(shlex.split(command), check=False, process_group=0)
         # Last, so that it is newer than all that it is made from.
         write_matrix(layout.run_dir, set_aside=True)
         sweep.show()

@@ -9,9 +9,8 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -23,15 +22,13 @@ from aorta.dag.cluster import (
     cancel_jobs,
     correct_executor,
     is_slurm_executor,
-    outlive_jobs,
-    own_jobs,
-    tell_cancelled,
 )
 from aorta.dag.errors import bad_input_exits, say
 from aorta.dag.inventory import declare, whole_files
 from aorta.dag.launching import REFUSED_HERE, find_world, launch_problems, path_problems
 from aorta.dag.leftovers import clear_leftovers
 from aorta.dag.lock import RunLock, lock_plan
+from aorta.dag.orphans import outlive_orphans, settle_orphans
 from aorta.dag.products import closing_lines, occupied
 from aorta.dag.progress import tell_trials
 from aorta.dag.quiet import show_errors
@@ -331,7 +328,8 @@ class Sweep:
             # Such as one that was being submitted when the sweep was interrupted.
             cancel_jobs(self.layout.run_dir, say)
         try:
-            self._settle()
+            if self._on_slurm:
+                settle_orphans(self.layout, self.plan, self._workflow, self.trial_command)
             matrix, errors = make_reports(self.layout.run_dir)
         except (OSError, PlanFileError) as error:
             say(f"no matrix could be written: {error}")
@@ -342,33 +340,6 @@ class Sweep:
         self._show(render_markdown(matrix))
         for line in closing_lines(matrix, errors, self.layout, self.plan):
             say(line)
-
-    def _settle(self) -> None:
-        """Records the trials whose last attempt was ended with its job, and that no job will try again."""
-        if not self._on_slurm:
-            return
-        name = own_jobs(self._workflow)
-        options = ["--settle"] if name is None else ["--settle", "--sweep", name]
-        for cell, trial, _ in self._unfinished():
-            subprocess.run([*shlex.split(self.trial_command(cell, trial)), *options], check=False)
-
-    def _unfinished(self) -> Iterator[tuple[str, str, str]]:
-        """Trials that have begun and have no record: cell, trial, and the path of their files without extension."""
-        from aorta.run.lost import unfinished
-
-        for cell in self.plan.cells:
-            for stem in unfinished(os.fspath(self.layout.trial_folder(cell.name))):
-                trial = stem.rpartition("_t")[2]
-                if trial.isdigit() and int(trial) < cell.trials:
-                    yield cell.name, trial, stem
-
-    def _outlive_jobs(self) -> None:
-        """Waits for the jobs of an earlier start, and says which trials it has waited for in vain."""
-        from aorta.run.lost import job_of
-
-        jobs = outlive_jobs(self.layout.run_dir, say)
-        left = [(f"{cell} trial {trial}", job_of(stem)) for cell, trial, stem in self._unfinished()] if jobs else []
-        tell_cancelled([(trial, job) for trial, job in left if job in jobs], say)
 
     def _declare_records(self) -> None:
         """Tells Snakemake once, when it starts to build the DAG, which records count and which files are whole."""
@@ -395,7 +366,7 @@ class Sweep:
         """Makes the run directory this process's own, and clears away what others left in it."""
         self.claim()
         if self._on_slurm:
-            self._outlive_jobs()
+            outlive_orphans(self.layout, self.plan)
         for notice in (*clear_leftovers(self.layout.run_dir), *set_irregular_aside(self.layout, self.plan)):
             say(notice)
 

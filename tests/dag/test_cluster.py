@@ -177,6 +177,18 @@ def test_a_failed_job_is_told_in_a_line(tmp_path: Path, monkeypatch: pytest.Monk
     )
 
 
+def test_the_last_words_of_a_job_that_ended_by_itself_are_told(tmp_path: Path) -> None:
+    """SLURM's own reason would only be that it ended with an error."""
+    log = tmp_path / "7.log"
+    log.write_bytes(b"x\xff" * 99999 + b"\naorta: too early\naorta: trial 0: No space left on device\nExiting\n")
+    said = "SLURM-job '7' failed, SLURM status is: 'FAILED'. "
+    told = failure(failed_job(), said, lambda number: Job(number, state="FAILED"), [str(log), str(tmp_path / "none")])
+    assert told is not None
+    assert "FAILED: it ended with an error: trial 0: No space left on device; its log: " in told
+    told = failure(failed_job(), said, lambda number: Job(number, state="CANCELLED"), [str(log)])
+    assert told is not None and "No space" not in told
+
+
 def test_a_refused_job_is_told_in_a_line() -> None:
     """All that sbatch has said, and none of its command line."""
     said = (

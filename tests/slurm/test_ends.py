@@ -306,6 +306,7 @@ def test_an_interrupt_leaves_no_job_and_counts_for_no_error(workspace: Workspace
     sweep.open("a")
     with sweep.started() as process:
         sweep.finish(process)
+    assert f"jobs ended before their trials did: a trial 0 (job {first});" in sweep.said()
     record = sweep.record("a")
     assert (record["verdict"], record["attempt"], record["attempts"]) == ("pass", 1, [])
     assert record["slurm"]["job"] != first

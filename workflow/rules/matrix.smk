@@ -18,5 +18,6 @@ rule matrix:
         command=lambda wildcards, input: SWEEP.matrix_command(),
     message:
         "matrix"
+    # Ctrl-C reaches the whole foreground group; this is soon done, and better whole.
     shell:
-        "{params.command}"
+        "trap '' INT; {params.command}"

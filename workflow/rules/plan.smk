@@ -9,5 +9,6 @@ rule resolved_recipe:
         command=lambda wildcards, input: SWEEP.recipe_command(),
     message:
         "resolved recipe"
+    # Ctrl-C reaches the whole foreground group; this is soon done, and better whole.
     shell:
-        "{params.command}"
+        "trap '' INT; {params.command}"

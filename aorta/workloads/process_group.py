@@ -5,6 +5,8 @@ Imports torch; import this module from ``setup()`` or ``run()``.
 
 from __future__ import annotations
 
+import gc
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -79,9 +81,22 @@ def gather_objects(item: Any, world_size: int) -> list[Any]:
 
 
 def leave_process_group() -> None:
-    """Destroys the default process group if there is one."""
+    """Destroys the default process group if there is one, and lets go of what still holds it.
+
+    A group's threads end with it. DTensor's caches of shardings, which FSDP2 fills, hold the device mesh and so the
+    group until the process ends; its threads, alive when the interpreter is gone, then abort the process now and then.
+    """
     if dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()
+    if "torch.distributed.tensor" in sys.modules:
+        from torch.distributed.tensor import debug
+
+        # Not public; a later version may do without, or need another way.
+        clear = getattr(debug, "_clear_sharding_prop_cache", None)
+        if clear is not None:
+            clear()
+        # The model's modules and their hooks are cycles that hold the mesh as well.
+        gc.collect()
 
 
 def _number(environ: Mapping[str, str], name: str, default: int) -> int:

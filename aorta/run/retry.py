@@ -55,6 +55,11 @@ class Attempts:
         self._running: dict[str, Any] | None = None
         self.earlier: list[dict[str, Any]] = self._noted()
 
+    @property
+    def has_open(self) -> bool:
+        """Whether an earlier attempt began in a job, and nobody knows yet how it ended."""
+        return self._running is not None
+
     def take_up_lost(self) -> Lost | None:
         """Counts the attempt of a supervisor that its job's end took along, if there is one and it counts.
 

@@ -166,7 +166,8 @@ class _Trial:
         base = request.outer_env(os.environ)
         job = self._job()
         attempts = Attempts(self._cell, self._stem, job, sweep=self._arguments.sweep)
-        lost = self._answered(attempts.take_up_lost)
+        # Who asks SLURM imports what asking takes; few trials have anything to ask.
+        lost = self._answered(attempts.take_up_lost) if attempts.has_open else None
         if lost is None and self._arguments.settle:
             return None
         trial_record = self._not_needed() if lost is None else self._lost(lost)

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 
-from .conftest import REPOSITORY
+from .conftest import REPOSITORY, Runner
 
 FORBIDDEN = {
     "argparse", "asyncio", "click", "dataclasses", "importlib.metadata", "inspect", "jsonschema", "logging",
@@ -31,6 +31,16 @@ def test_the_supervisor_of_a_command_imports_nothing_heavy() -> None:
     """What watches and judges a command is light too, and no other trial pays for it."""
     assert imported("aorta.run.opaque") & FORBIDDEN == set()
     assert "aorta.run.opaque" not in imported("aorta.run.trial")
+
+
+def test_a_trial_imports_nothing_to_ask_slurm_with(trial: Runner) -> None:
+    """From its start to its record: on a workstation there is nobody to ask."""
+    trial.plan("Noop")
+    interpreter, *rest = trial.command()
+    told = trial.finish(trial.start_command([interpreter, "-X", "importtime", *rest]))
+    assert trial.record()["verdict"] == "pass"
+    named = {line.rpartition("|")[2].strip() for line in told.splitlines() if line.startswith("import time:")}
+    assert "aorta.run.trial" in named and named & {"aorta.run.slurmjob", "aorta.run.lost"} == set()
 
 
 def test_the_worker_imports_nothing_heavy() -> None:

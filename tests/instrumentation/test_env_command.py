@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from aorta.cli.env import env
+from aorta.cli import main
 from aorta.instrumentation import collect_env
 from aorta.instrumentation._shape import BLOCKS
 from aorta.instrumentation._view import UnknownFieldError, field_value, render_reasons, render_summary
@@ -22,7 +22,7 @@ SchemaErrors = Callable[[Any], list[str]]
 
 def probe(*arguments: str) -> Result:
     """Runs the command without PyTorch."""
-    return CliRunner().invoke(env, ["probe", "--no-torch", *arguments])
+    return CliRunner().invoke(main, ["env", "probe", "--no-torch", *arguments])
 
 
 def test_json_by_default(schema_errors: SchemaErrors) -> None:

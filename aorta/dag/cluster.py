@@ -7,7 +7,6 @@ goes on without the correction and says so. Tests hold them against the pinned v
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import os
 import re
@@ -21,11 +20,10 @@ from typing import Any
 from aorta.plan.model import Plan
 from aorta.run.launch import NoAnswer
 from aorta.run.lost import UNCOUNTED
-from aorta.run.slurmjob import Job, call, find_job, told_of
+from aorta.run.slurmjob import Job, call, find_job, log_tail, told_of
 from aorta.text import shortened
 
 _POLL_SEC = 2.0
-_TAIL_BYTES = 16384
 _WIDEST = 300
 _GONE_AFTER = 3
 """A job that the queue has not shown so many times in a row, and accounting does not know, has ended."""
@@ -246,20 +244,18 @@ def failure(job_info: Any, message: str, ended: Callable[[str], Job], logs: Sequ
     if number is None or not message.startswith(f"SLURM-job '{number}' failed"):
         return None
     job = ended(str(number))
+    job.judge_by(logs)
     where = f" on {job.nodes}" if job.nodes else ""
     told = f"; its log: {', '.join(map(_from_here, logs))}" if logs else ""
     # How SLURM ended it is the reason; where it ended by itself, its own last words are.
     words = _last_words(logs) if job.state == "FAILED" else ""
-    return f"{what}: its job {number}{where} ended early: {job.end_text()}{words}{told}"
+    hint = f"; {job.hint}" if job.hint else ""
+    return f"{what}: its job {number}{where} ended early: {job.end_text()}{words}{hint}{told}"
 
 
 def _last_words(logs: Sequence[str]) -> str:
     """Returns the last line that aorta has written into a job's logs, on a line of its own; empty if there is none."""
-    said = []
-    for log in logs:
-        with contextlib.suppress(OSError), open(log, "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
-            said += re.findall(r"^aorta: (.+)$", file.read().decode("utf-8", "replace"), re.MULTILINE)
+    said = [words for log in logs for words in re.findall(r"^aorta: (.+)$", log_tail(log), re.MULTILINE)]
     return f": {shortened(said[-1], _WIDEST)}" if said else ""
 
 

@@ -218,7 +218,7 @@ class Lead:
     def __enter__(self) -> Lead:
         return self
 
-    def __exit__(self, *_raised: object) -> None:
+    def __exit__(self, _kind: object, raised: BaseException | None, _traceback: object) -> None:
         for agent in self._agents:
             agent.close()
         if self._hub is not None:
@@ -226,6 +226,8 @@ class Lead:
         self._listener.close()
         if self._step is not None:
             self._step.close()
+            if isinstance(raised, AgentLost):
+                raised.said = self._step.tail
 
     @property
     def sources(self) -> list[Source]:

@@ -28,11 +28,6 @@ nothing, and its trial simply runs again."""
 _OF_THE_NODE = ("BOOT_FAIL", "NODE_FAIL", "OUT_OF_MEMORY")
 """Ends that count where a job runs many trials: its time limit, or being preempted, is no trial's doing."""
 
-_HINTS = {
-    "OUT_OF_MEMORY": "raise resources.mem in the recipe, or give the trial less to do",
-    "TIMEOUT": "raise resources.runtime in the recipe above what a trial takes",
-    "PREEMPTED": "choose a partition whose jobs are not preempted, or raise retry_errors",
-}
 _FIELDS: dict[str, type | tuple[type, ...]] = {
     "slurm": dict,
     "host": dict,
@@ -133,7 +128,7 @@ def judge(
             # Without a restart the job goes on, as an allocation does: only the supervisor was killed.
             return None
         # SLURM knows only the job's present state.
-        state: str | None = "REQUEUED"
+        hint = None
         how = f"REQUEUED: SLURM requeued it (restart {own.restarts})"
         said = left.get("ended")
         if isinstance(said, str):
@@ -147,9 +142,10 @@ def judge(
         if (state not in _OF_THE_NODE) if of_share else (not same_sweep and state in UNCOUNTED):
             return None
         how = f"SLURM ended it: {job.end_text()}" if state else job.end_text()
+        hint = job.hint
     where = f"job {slurm['job']} on {', '.join(slurm['nodes']) or left['host']['hostname']}"
     message = f"{where} ended before the trial did: {how}"
-    return Lost(left, error_entry("process", "slurm", message, hint=_HINTS.get(state or "")), ended)
+    return Lost(left, error_entry("process", "slurm", message, hint=hint), ended)
 
 
 def _is_other(job: Job, left: Mapping[str, Any]) -> bool:

@@ -14,7 +14,7 @@ from aorta.run.launch import NoAnswer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import TypeVar
 
     T = TypeVar("T")
@@ -46,6 +46,14 @@ _FINAL = (
 )
 """States that a job does not leave again."""
 
+_OVER_MEMORY = re.compile(
+    r"^(?:slurmstepd|srun|slurmd)\b[^:\n]*: .*(?:exceeded (?:job |step )?memory limit|oom[_-]kill event|out of memory)",
+    re.IGNORECASE | re.MULTILINE,
+)
+"""What slurmd writes into the log of a job that it has ended for its memory."""
+
+_TAIL_BYTES = 16384
+
 _MEANINGS = {
     "BOOT_FAIL": "a node did not boot",
     "CANCELLED": "it was cancelled (scancel)",
@@ -56,6 +64,11 @@ _MEANINGS = {
     "OUT_OF_MEMORY": "it took more memory than it had asked for",
     "PREEMPTED": "another job took its place",
     "TIMEOUT": "its time limit was reached",
+}
+_HINTS = {
+    "OUT_OF_MEMORY": "raise resources.mem in the recipe, or give the trial less to do",
+    "TIMEOUT": "raise resources.runtime in the recipe above what a trial takes",
+    "PREEMPTED": "choose a partition whose jobs are not preempted, or raise retry_errors",
 }
 
 
@@ -108,6 +121,23 @@ class Job:
         """Whether the job has ended for good, or SLURM has forgotten it."""
         return self.state is None or self.state in _FINAL
 
+    @property
+    def hint(self) -> str | None:
+        """What may help against such an end, or None."""
+        return _HINTS.get(self.state or "")
+
+    def judge_by(self, logs: Iterable[str]) -> None:
+        """Takes a job that slurmd ended for its memory as one that ran out of it.
+
+        Where the kernel does not watch the limit but slurmd does (``OverMemoryKill``), SLURM calls the job FAILED, for
+        one reason or another, and only the job's own log has the cause.
+
+        Args:
+            logs: Files that the job has written to.
+        """
+        if self.state == "FAILED" and any(is_over_memory(log_tail(log)) for log in logs):
+            self.state, self.reason = "OUT_OF_MEMORY", None
+
     def end_text(self) -> str:
         """Says in a few words how the job ended."""
         if self.state is None:
@@ -117,6 +147,21 @@ class Job:
             meaning = f"its time limit of {self.limit} was reached"
         text = f"{self.state}: {meaning}" if meaning else self.state
         return f"{text} (reason: {self.reason})" if self.reason else text
+
+
+def is_over_memory(text: str) -> bool:
+    """Whether slurmd says in a log that it has ended a job, or a step of it, for its memory."""
+    return _OVER_MEMORY.search(text) is not None
+
+
+def log_tail(path: str) -> str:
+    """Returns the end of a job's log, empty where it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
+            return file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
 
 
 def call(command: Sequence[str], seconds: float = _ANSWER_SEC) -> str | None:
@@ -227,8 +272,9 @@ def _show_job(number: str) -> list[str]:
 def _shown(number: str, text: str | None) -> Job | None:
     if not text:
         return None
-    facts = dict(re.findall(r"(?:^|\s)([A-Za-z/:]+)=(\S*)", text.splitlines()[0]))
-    return Job(
+    line = text.splitlines()[0]
+    facts = dict(re.findall(r"(?:^|\s)([A-Za-z/:]+)=(\S*)", line))
+    job = Job(
         number,
         name=facts.get("JobName"),
         state=facts.get("JobState"),
@@ -240,6 +286,9 @@ def _shown(number: str, text: str | None) -> Job | None:
         submitted=told_of(facts.get("SubmitTime")),
         ended=facts.get("EndTime"),
     )
+    # A path may have blanks.
+    job.judge_by(re.findall(r"\sStdErr=(.+?)\sStdIn=", line))
+    return job
 
 
 def _from_accounting(number: str, run: Callable[[Sequence[str]], str | None]) -> Job | None:

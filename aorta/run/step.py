@@ -77,6 +77,11 @@ class Step:
             self._tail.extend(line.decode("utf-8", "replace") for line in lines if line.strip())
 
     @property
+    def tail(self) -> list[str]:
+        """The last lines that were said."""
+        return list(self._tail)
+
+    @property
     def trouble(self) -> str | None:
         """Why no more ranks can come of it: it has failed; None while all is well, or after its proper end."""
         if self._open:
@@ -84,7 +89,7 @@ class Step:
         code = self._process.poll()
         if not code:
             return None
-        said = "; ".join(list(self._tail)[-3:])
+        said = "; ".join(self.tail[-3:])
         return f"{self._name} ended with {code}{': ' + said if said else ''}"
 
     def close(self) -> None:

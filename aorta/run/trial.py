@@ -86,6 +86,18 @@ def main(argv: Sequence[str], usage: str | None = None) -> int:
     return 0
 
 
+def _error_of(lost: AgentLost, job: Job) -> dict[str, Any]:
+    """Returns the error of a trial whose job has lost a part: which, and what SLURM says of it."""
+    from aorta.run.slurmjob import Job, is_over_memory
+
+    message = str(lost).removesuffix("; the trial has no record")
+    hint = None
+    if is_over_memory("\n".join(lost.said)):
+        end = Job(job.number, state="OUT_OF_MEMORY")
+        message, hint = f"{message}: SLURM ended it: {end.end_text()}", end.hint
+    return record.error_entry("process", "slurm", message, rank=lost.rank, hint=hint, stderr_tail=lost.said)
+
+
 def _say(line: str) -> None:
     # Whoever listened may have gone, or closed the descriptor beforehand; the record matters more.
     with contextlib.suppress(OSError, ValueError):
@@ -296,16 +308,16 @@ class _Trial:
 
             kind = CommandAttempt
         attempt = kind(self._arguments, self._cell, self._signals, self._token, env, held, self._notify)
-        started_at = time.time()
+        started_at, began = time.time(), time.monotonic()
         try:
             trial_record = attempt.run()
         except AgentLost as lost:
             if job is None or not self._outlives(job):
                 raise
             # Of the job, this supervisor has outlived a part: a step, a node. It can still say so.
-            message = str(lost).removesuffix("; the trial has no record")
-            error = record.error_entry("process", "slurm", message, rank=lost.rank)
+            error = _error_of(lost, job)
             trial_record = self._unstarted("infrastructure_failed", error, held.device, started_at)
+            trial_record["wall_clock_sec"] = round(time.monotonic() - began, 6)
         if job is not None:
             from aorta.run.lost import job_entry
 

@@ -173,7 +173,7 @@ def test_a_failed_job_is_told_in_a_line(tmp_path: Path, monkeypatch: pytest.Monk
     said = "SLURM-job '7' failed, SLURM status is: 'TIMEOUT'. "
     assert failure(failed_job(), said, watch.ended, [str(tmp_path / "logs" / "7.log"), "/far/7.log"]) == (
         "trial 0 of cell a: its job 7 on n[1-2] ended early: TIMEOUT: its time limit of 1:00 was reached (reason: "
-        "TimeLimit); its log: logs/7.log, /far/7.log"
+        "TimeLimit); raise resources.runtime in the recipe above what a trial takes; its log: logs/7.log, /far/7.log"
     )
 
 
@@ -187,6 +187,19 @@ def test_the_last_words_of_a_job_that_ended_by_itself_are_told(tmp_path: Path) -
     assert "FAILED: it ended with an error: trial 0: No space left on device; its log: " in told
     told = failure(failed_job(), said, lambda number: Job(number, state="CANCELLED"), [str(log)])
     assert told is not None and "No space" not in told
+
+
+def test_a_job_that_took_too_much_memory_is_told_so(tmp_path: Path) -> None:
+    """SLURM calls it FAILED: its log says why, and the line what to do."""
+    log = tmp_path / "7.log"
+    log.write_text("aorta: not this\nslurmstepd: error: Exceeded job memory limit\n")
+    said = "SLURM-job '7' failed, SLURM status is: 'FAILED'. "
+    job = Job("7", state="FAILED", reason="JobLaunchFailure")
+    told = failure(failed_job(), said, lambda number: job, [str(tmp_path / "none"), str(log)])
+    assert told is not None and told.startswith(
+        "trial 0 of cell a: its job 7 ended early: OUT_OF_MEMORY: it took more memory than it had asked for; raise "
+        "resources.mem in the recipe, or give the trial less to do; its log: "
+    )
 
 
 def test_a_refused_job_is_told_in_a_line() -> None:

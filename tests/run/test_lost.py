@@ -72,6 +72,38 @@ def test_the_controller_is_asked_before_the_accounts() -> None:
     assert find_job("7", shown()).end_text() == "SLURM no longer knows it"
 
 
+@pytest.mark.parametrize(
+    ("words", "is_told"),
+    [
+        (b"slurmstepd-n1: error: StepId=7.0 exceeded memory limit (2 > 1), being killed", True),
+        (b"slurmstepd: error: Exceeded job memory limit", True),
+        (b"slurmstepd: error: Exceeded step memory limit at some point.", True),
+        (b"slurmstepd: error: Detected 1 oom_kill event in StepId=7.batch. Some of the step tasks have been OOM", True),
+        (b"slurmstepd: error: Detected 2 oom-kill event(s) in step 7.0 cgroup.", True),
+        (b"srun: error: n1: task 0: Out Of Memory", True),
+        (b"slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-01T00:00:00 DUE TO TIME LIMIT ***", False),
+        (b"torch.OutOfMemoryError: HIP out of memory", False),
+        (b"srun: warm\ntrainer: error: out of memory", False),
+    ],
+)
+def test_a_job_that_slurmd_ended_for_its_memory_ran_out_of_it(tmp_path: Path, words: bytes, is_told: bool) -> None:
+    """The controller calls it FAILED; its own log, whose path may have blanks, has the cause."""
+    folder = tmp_path / "a folder"
+    folder.mkdir()
+    log = folder / "7.log"
+    log.write_bytes(b"\xff" * 99999 + b"\nsrun: begins\n" + words + b"\nExiting\n")
+
+    def job(state: str, path: Path) -> Job:
+        line = SHOWN.format(state=state, reason="NonZeroExitCode").strip()
+        return find_job("7", shown(scontrol=f"{line} StdErr={path} StdIn=/dev/null StdOut={path} Power=\n"))
+
+    assert (job("FAILED", log).state == "OUT_OF_MEMORY") is is_told
+    if is_told:
+        assert job("FAILED", log).end_text() == "OUT_OF_MEMORY: it took more memory than it had asked for"
+    # Not where SLURM has named an end, or nothing can be read.
+    assert (job("TIMEOUT", log).state, job("FAILED", folder / "8.log").state) == ("TIMEOUT", "FAILED")
+
+
 def test_no_answer_is_no_end() -> None:
     """Not even where accounting knows the job, unless it knows its end."""
     with pytest.raises(NoAnswer, match="so how job 7 ended is not known yet"):

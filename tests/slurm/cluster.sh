@@ -4,7 +4,7 @@
 #   cluster.sh start     idempotent; needs root. SLURM_BASE has its state, logs and configuration
 #   cluster.sh restart   the controller alone: ended, then started with its saved state
 #   cluster.sh stop      cancels every job, then ends the daemons by their pid files
-# No systemd, cgroups or database; nodes n1 to n3 claim 8 CPUs, 8000 MB and 2 GPUs each, whatever the host has.
+# No systemd, cgroups or database; nodes n1 to n3 claim 8 CPUs, 64000 MB and 2 GPUs each, whatever the host has.
 set -euo pipefail
 export PATH="/usr/sbin:/usr/bin:/sbin:/bin:$PATH"
 B="${SLURM_BASE:-/tmp/aorta-slurm}"
@@ -74,7 +74,10 @@ configure() {
 		# no cgroups, no binding, no accounting database
 		ProctrackType=proctrack/linuxproc
 		TaskPlugin=task/none
-		JobAcctGatherType=jobacct_gather/none
+		# who takes more memory than asked for is ended by slurmd's own looks, which need no cgroups
+		JobAcctGatherType=jobacct_gather/linux
+		JobAcctGatherFrequency=task=1
+		JobAcctGatherParams=OverMemoryKill
 		AccountingStorageType=accounting_storage/none
 		JobCompType=jobcomp/none
 		MpiDefault=none
@@ -95,13 +98,13 @@ configure() {
 		SlurmdTimeout=60
 		SchedulerType=sched/backfill
 		SchedulerParameters=batch_sched_delay=0,sched_interval=2,bf_interval=2
-		DefMemPerCPU=100
+		DefMemPerCPU=2000
 		PreemptType=preempt/partition_prio
 		PreemptMode=CANCEL
 	CONF
 	for node in $(seq "$NODES"); do
 		echo "NodeName=n$node NodeHostname=n$node NodeAddr=127.0.0.1 Port=$((PORT + node)) CPUs=$CPUS Boards=1" \
-			"SocketsPerBoard=1 CoresPerSocket=$CPUS ThreadsPerCore=1 RealMemory=8000 Gres=gpu:fake:$GPUS Feature=f$node State=UNKNOWN"
+			"SocketsPerBoard=1 CoresPerSocket=$CPUS ThreadsPerCore=1 RealMemory=64000 Gres=gpu:fake:$GPUS Feature=f$node State=UNKNOWN"
 	done
 	echo "PartitionName=main Nodes=n[1-$NODES] Default=YES MaxTime=INFINITE DefaultTime=60 State=UP PriorityTier=1"
 	echo "PartitionName=urgent Nodes=n[1-$NODES] MaxTime=INFINITE DefaultTime=60 State=UP PriorityTier=1"

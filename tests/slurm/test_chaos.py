@@ -38,7 +38,7 @@ class Chaos:
         self.round = 1
         cells = [{"name": name, "workload_config": {"end": end}} for name, end in ENDS.items()]
         # A lost job is the only error here, and its trial is tried again.
-        resources = {"runtime": 5, "mem": "200M"}
+        resources = {"runtime": 5, "mem": "1G"}
         self.recipe = workspace.recipe(cells, workload="known", trials=TRIALS, retry_errors=100, resources=resources)
         site = self.folder / "site"
         site.mkdir()

@@ -21,7 +21,7 @@ from tests.slurm.conftest import Cluster, wait_until
 pytestmark = [pytest.mark.slurm, pytest.mark.e2e]
 
 TWO_NODES = ("--nodes", "2", "--nproc-per-node", "1")
-SMALL = {"runtime": 5, "mem": "300M"}
+SMALL = {"runtime": 5, "mem": "1G"}
 
 
 class Sweep:

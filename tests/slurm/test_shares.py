@@ -18,7 +18,7 @@ from tests.slurm.conftest import Cluster, wait_until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.e2e]
 
-WORDS = ("sweep", "submit", "--shards", "3", "--time", "5", "--mem", "400M", "--run-dir", "run", "--recipe")
+WORDS = ("sweep", "submit", "--shards", "3", "--time", "5", "--mem", "1G", "--run-dir", "run", "--recipe")
 
 
 class Shares:

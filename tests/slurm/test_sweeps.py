@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.slurm, pytest.mark.e2e]
 
 PROFILE = ("--workflow-profile", str(REPOSITORY / "profiles" / "slurm"))
 QUICK = ("--slurm-init-seconds-before-status-checks", "1")
-SMALL = {"runtime": 5, "mem": "500M"}
+SMALL = {"runtime": 5, "mem": "2G"}
 TRAINING = {
     "device": "cpu",
     "dtype": "float32",
@@ -45,7 +45,7 @@ def test_a_training_matrix_is_complete_and_right(workspace: Workspace, cluster: 
     recipe = workspace.recipe(
         [
             {"name": "baseline-local"},
-            {"name": "on-n2", "resources": {"constraint": "f2", "gpus": "fake:1", "partition": "urgent", "mem": 300}},
+            {"name": "on-n2", "resources": {"constraint": "f2", "gpus": "fake:1", "partition": "urgent", "mem": 1500}},
             {"name": "broken", "workload_config": broken, "resources": {"runtime": 3, "extra": "--nice=7"}},
         ],
         workload="training",
@@ -72,9 +72,9 @@ def test_a_training_matrix_is_complete_and_right(workspace: Workspace, cluster: 
         if job["comment"].startswith("rule_trial")
     }
     assert asked == {
-        "baseline-local": "main 5:00 500M N/A",
-        "on-n2": "urgent 5:00 300M gres:gpu:fake:1",
-        "broken": "main 3:00 500M N/A",
+        "baseline-local": "main 5:00 2000M N/A",
+        "on-n2": "urgent 5:00 1500M gres:gpu:fake:1",
+        "broken": "main 3:00 2000M N/A",
     }
     records = workspace.trials()
     assert sorted(record["order"] for record in records) == list(range(1, 13))

@@ -31,11 +31,13 @@ class AgentLost(LaunchError):
 
     Attributes:
         rank: The rank whose process it was, or None.
+        said: The last lines of the command that had started it, where there was one.
     """
 
     def __init__(self, message: str, rank: int | None = None) -> None:
         super().__init__(message)
         self.rank = rank
+        self.said: list[str] = []
 
 
 class Place:

@@ -24,7 +24,8 @@ def _own_trial() -> dict[str, str]:
 
 class Known(Workload):
     """Ends as ``workload_config.end`` says; ``third`` fails every third trial and raises in the one after it;
-    ``fourth`` kills the supervisor of trial 3 until the file ``marker`` is there. ``fail_on`` names a SLURM node.
+    ``fourth`` kills the supervisor of trial 3 until the file ``marker`` is there. ``fail_on`` names a SLURM node;
+    ``take_mb`` is memory that the trial holds.
     """
 
     def run(self) -> WorkloadResult:
@@ -43,6 +44,8 @@ class Known(Workload):
             entry["recorded"] = record.is_file() and record.read_bytes().endswith(b"}\n")
             with open(log, "a", encoding="utf-8") as file:
                 file.write(json.dumps(entry) + "\n")
+        # Not zeros, which would take no memory.
+        self._taken = b"x" * (self.config.get("take_mb", 0) << 20)
         gate = self.config.get("gate")
         deadline = time.monotonic() + 200
         while gate and not Path(gate).exists() and time.monotonic() < deadline:

@@ -21,7 +21,8 @@ NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "NCCL_PROTO", "TORCHELASTIC_USE_AGE
 class Ranked(Workload):
     """Rank 0 collects what every rank sees of its environment; ``kill`` names a rank that dies, ``hang`` a folder.
 
-    ``pids`` names a folder in which each rank notes itself and a helper that it leaves running.
+    ``pids`` names a folder in which each rank notes itself and a helper that it leaves running; ``take_mb`` is memory
+    that the last rank holds for a minute.
     """
 
     launch_mode: ClassVar[Literal["single_process", "distributed"]] = "distributed"
@@ -35,6 +36,11 @@ class Ranked(Workload):
         if self.config.get("kill") == rank:
             print(f"last words of rank {rank}", file=sys.stderr, flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
+        if "take_mb" in self.config and rank == world - 1:
+            # Not zeros, which would take no memory.
+            taken = b"x" * (self.config["take_mb"] << 20)
+            time.sleep(60)
+            del taken
         mine: dict[str, Any] = {name: os.environ.get(name) for name in NAMES}
         if "pids" in self.config:
             mine["earlier"] = self._look_back(Path(self.config["pids"]), self.config["_aorta_trial_index"])

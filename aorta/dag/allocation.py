@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import shlex
-import subprocess
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -15,18 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from aorta._jsonio import read_json, write_json_atomic, write_text_atomic
-from aorta.dag.cluster import job_prefix, said_by_sbatch
+from aorta.dag.cluster import job_prefix
 from aorta.dag.errors import say
 from aorta.dag.profiles import Profile
 from aorta.dag.runner import snakemake_command
+from aorta.dag.sbatch import Examiner, partitions, run_sbatch
 from aorta.dag.settings import SettingsError
 from aorta.dag.shares import Task
 from aorta.plan.model import Plan
 from aorta.registry.names import short
-from aorta.run.slurmjob import SHARES_MARK, call
+from aorta.run.slurmjob import SHARES_MARK
 from aorta.text import plural
 
-_ANSWER_SEC = 120.0
 _OWN_OPTIONS = {
     "--array": "-a",
     "--chdir": "-D",
@@ -58,15 +56,6 @@ _FORMS = {
     "constraint": (re.compile(r"[^\s'\"]+"), "features of nodes without blanks, such as ib or 'ib&nvme'"),
 }
 """Forms that some cluster would take, and how to say so."""
-
-_NO_NODES = "Requested node configuration is not available"
-"""What sbatch says of every job while the controller, just started, waits for its nodes to come forward."""
-
-_READY_SEC = 60.0
-_POLL_SEC = 2.0
-
-_PASSING = ("busy", "down, drained")
-"""What sbatch says of a job that could run at another time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,24 +221,11 @@ class Array:
             What it says against them, a line for each option that it would not take.
         """
 
-        def refusal(options: Sequence[str]) -> str | None:
-            command = [word for word in self.command(numbers, options) if word != "--parsable"]
-            code, _printed, said = _sbatch([*command, "--test-only"], self.text())
-            return said if code != 0 and not any(text in said for text in _PASSING) else None
+        def asking(options: Sequence[str]) -> list[str]:
+            return [word for word in self.command(numbers, options) if word != "--parsable"]
 
-        def asked() -> tuple[str | None, str | None]:
-            whole = refusal(self._allocation.options())
-            return whole, None if whole is None else refusal(())
-
-        whole, plain = asked()
-        deadline = time.monotonic() + _READY_SEC
-        told = False
-        while plain is not None and _NO_NODES in plain and time.monotonic() < deadline:
-            if not told:
-                say("SLURM has no nodes for any job, as after a restart of its controller; it is asked again")
-            told = True
-            pause(_POLL_SEC)
-            whole, plain = asked()
+        examiner = Examiner(asking(()), self.text(), pause=pause)
+        whole, plain = examiner.refusals(asking(self._allocation.options()))
         if whole is None:
             return []
         found = {}
@@ -258,13 +234,13 @@ class Array:
             named = [[option] for option in replace(self._allocation, sbatch_args=()).options()]
             where: list[str] = []
             for options in (*named, list(self._allocation.sbatch_args)):
-                said = refusal([*where, *options]) if options else None
+                said = examiner.refusal(asking([*where, *options])) if options else None
                 is_partition = options[:1] == [f"--partition={self._allocation.partition}"]
                 if said is not None:
                     found[shlex.join(options)] = said
                 if is_partition:
                     # What nodes there are depends on it; any will do where it is wrong.
-                    where = options if said is None else _every_partition()
+                    where = options if said is None else [f"--partition={','.join(partitions())}"]
         refused = found or {"such a job": whole}
         return [f"sbatch: SLURM would not take {what}: {said}" for what, said in refused.items()]
 
@@ -304,7 +280,7 @@ class Array:
         write_json_atomic(self._own / "settings.json", {"run_dir": str(self._run_dir)})
         write_text_atomic(self.script, self.text())
         command = self.command(numbers)
-        code, printed, said = _sbatch([*command, str(self.script)])
+        code, printed, said = run_sbatch([*command, str(self.script)])
         # A federation's answer is JOB;CLUSTER.
         job = printed.strip().partition(";")[0]
         if code != 0 or not job.isdigit():
@@ -315,31 +291,6 @@ class Array:
         shown = shlex.join([word for word in command if word != "--parsable"])
         say(f"submitted job {job}, an array of {len(numbers)} of {plural(self._count, 'share')}: {shown} {self.script}")
         return [Task(job=f"{job}_{number}", state="PENDING", number=number, count=self._count) for number in numbers]
-
-
-def _every_partition() -> list[str]:
-    """Returns the option that asks for any partition of the cluster; none where SLURM names none."""
-    names = (call(["sinfo", "-h", "-o", "%R"]) or "").split()
-    return [f"--partition={','.join(names)}"] if names else []
-
-
-def _sbatch(command: Sequence[str], script: str | None = None) -> tuple[int, str, str]:
-    """Runs sbatch; returns its exit status, what it printed, and what it said on standard error on one line."""
-    # Defaults that a site or user has set for sbatch are kept, but none of another array's.
-    environment = {name: value for name, value in os.environ.items() if name != "SBATCH_ARRAY_INX"}
-    try:
-        done = subprocess.run(
-            command,
-            input=script or "",
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=_ANSWER_SEC,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return 1, "", f"SLURM does not answer within {_ANSWER_SEC:g} s"
-    return done.returncode, done.stdout, said_by_sbatch(done.stderr)
 
 
 def ranges(numbers: Sequence[int]) -> str:

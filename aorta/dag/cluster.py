@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from aorta.dag.sbatch import said_by_sbatch
 from aorta.plan.model import Plan
 from aorta.run.launch import NoAnswer
 from aorta.run.lost import UNCOUNTED
@@ -263,12 +264,6 @@ def _from_here(path: str) -> str:
     """Returns a path from the working directory, where it lies in that."""
     found = os.path.relpath(path)
     return path if found.startswith(os.pardir) else found
-
-
-def said_by_sbatch(text: str) -> str:
-    """Returns what sbatch says on standard error, on one line."""
-    lines = [line.removeprefix("sbatch: error: ").strip() for line in text.splitlines()]
-    return "; ".join(line for line in lines if line)
 
 
 class Watch:

@@ -1,6 +1,7 @@
 """Removes what killed processes left in a run directory: temporary files, claims, Snakemake's backups.
 
-Only what is provably nobody's: an orphan of an earlier start may still be at work, here or on another host.
+Only what is provably nobody's: an orphan of an earlier start may still be at work, here or on another host. And takes
+back a run that was prepared and then refused.
 """
 
 from __future__ import annotations
@@ -48,6 +49,33 @@ def clear_leftovers(run_dir: Path, *, place: _owner.Place | None = None) -> list
     found = ((temporary, "temporary file"), (claims, "claim"))
     removed = [plural(number, what) for number, what in found if number]
     return [f"removed {' and '.join(removed)} of processes that died"] if removed else []
+
+
+def withdraw(run_dir: Path, *, keep_folder: bool) -> None:
+    """Removes what a start wrote that was then refused: the plan of a run that has not begun.
+
+    Nothing is removed once a sweep has locked the run, and never a file that a start does not write.
+
+    Args:
+        run_dir: The run directory.
+        keep_folder: Whether the directory itself was there before.
+    """
+    own = run_dir / ".aorta"
+    if os.path.lexists(own / "lock") or any(run_dir.glob("cells/*/*/*")):
+        return
+    files = (run_dir / "plan.json", *run_dir.glob("cells/*/cell.json"), own / "settings.json", own / "recipe.yaml")
+    for path in files:
+        _unlinked(path)
+    inside = (
+        *run_dir.glob("cells/*"),
+        run_dir / "cells",
+        *run_dir.glob("environments/*"),
+        run_dir / "environments",
+        own,
+    )
+    for folder in (*inside, *(() if keep_folder else (run_dir,))):
+        with contextlib.suppress(OSError):
+            folder.rmdir()
 
 
 def _unlinked(path: Path) -> bool:

@@ -16,7 +16,7 @@ from aorta._jsonio import NotRegularError, read_json, read_regular, told, write_
 from aorta._resources import resource_path
 from aorta.dag.errors import bad_input_exits, say
 from aorta.dag.launching import REFUSED_HERE, find_world, launch_problems, path_problems
-from aorta.dag.leftovers import clear_leftovers
+from aorta.dag.leftovers import clear_leftovers, withdraw
 from aorta.dag.lock import LockedError, RunLock, lock_plan
 from aorta.dag.planning import plan_recipe
 from aorta.dag.products import closing_lines
@@ -67,6 +67,9 @@ def run_sweep(
         if found.cluster and (problems := path_problems(working_directory, settings.run_dir or settings.output)):
             raise SettingsError(problems)
         choice = choose(config, flags, lambda plan: launch_problems(plan, world, cluster=found.cluster))
+        # Named by the user, it is not made yet.
+        was_there = settings.run_dir is not None and choice.run_dir.exists()
+        is_new = choice.state == "new" or not (choice.run_dir / "plan.json").exists()
         try:
             if flags is not None:
                 config = {**config, "recipe": str(write_recipe(choice.run_dir, flags))}
@@ -83,6 +86,8 @@ def run_sweep(
     if world.rank is None:
 
         def clear_up(code: int) -> None:
+            if code == BAD_INPUT and is_new:
+                withdraw(choice.run_dir, keep_folder=was_there)
             if code not in (COMPLETE, BAD_INPUT) and found.executor == "slurm":
                 # Interrupted twice, or killed, Snakemake leaves its jobs; nobody would take up their results.
                 _cancel_jobs(choice.run_dir)

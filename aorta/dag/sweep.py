@@ -32,6 +32,7 @@ from aorta.dag.orphans import outlive_orphans, settle_orphans
 from aorta.dag.products import closing_lines, occupied
 from aorta.dag.progress import tell_trials
 from aorta.dag.quiet import show_errors
+from aorta.dag.refused import refused_jobs
 from aorta.dag.requests import Request, requests, snapshot_request, trial_request
 from aorta.dag.scheduling import disarm_timers, end_on_sigterm, free_devices, hand_on, keep_order, limit_devices
 from aorta.dag.settings import Settings, SettingsError, read_settings
@@ -256,6 +257,8 @@ class Sweep:
         with bad_input_exits():
             # Not when the Snakefile was read: what would be refused can still be looked at, with --dry-run.
             problems = [*(self._problems_on_cluster if self.on_cluster else self._problems), *occupied(self.layout)]
+            if self._on_slurm and not problems:
+                problems = refused_jobs(workflow, self.plan)
             if problems:
                 raise SettingsError(problems)
             self._prepare()

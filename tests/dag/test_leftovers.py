@@ -10,9 +10,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from aorta import _owner
 from aorta._jsonio import temporary_name, write_json_atomic
-from aorta.dag.leftovers import STRANGER_SEC, clear_leftovers
+from aorta.dag.leftovers import STRANGER_SEC, clear_leftovers, withdraw
 from aorta.run.claim import claims_folder
 from aorta.run.process import TOKEN_VARIABLE
 
@@ -94,3 +96,40 @@ def test_what_a_dead_claims_owner_left_running_is_ended(tmp_path: Path) -> None:
 def test_a_run_directory_that_is_not_there_has_no_leftovers(tmp_path: Path) -> None:
     """May be called before anything exists."""
     assert clear_leftovers(tmp_path / "none") == []
+
+
+PREPARED = ("plan.json", "cells/a/cell.json", ".aorta/settings.json", ".aorta/recipe.yaml")
+
+
+def prepared(run_dir: Path) -> None:
+    """What a start writes before Snakemake begins."""
+    for name in PREPARED:
+        put(run_dir / name)
+    (run_dir / "environments" / "local").mkdir(parents=True)
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_run_that_was_refused_is_taken_back(tmp_path: Path, keep: bool) -> None:
+    """With its directory, unless that was there before."""
+    prepared(tmp_path / "run")
+    withdraw(tmp_path / "run", keep_folder=keep)
+    assert (tmp_path / "run").exists() is keep
+    assert list(tmp_path.rglob("*")) == ([tmp_path / "run"] if keep else [])
+
+
+@pytest.mark.parametrize("begun", [".aorta/lock", "cells/a/training/trial_d0_m0_t0.json"])
+def test_a_run_that_has_begun_is_not(tmp_path: Path, begun: str) -> None:
+    """Another start of the same command may have it."""
+    prepared(tmp_path)
+    put(tmp_path / begun)
+    withdraw(tmp_path, keep_folder=False)
+    assert all((tmp_path / name).is_file() for name in (*PREPARED, begun))
+
+
+def test_what_is_not_the_runs_own_stays(tmp_path: Path) -> None:
+    """Other runs' files, and empty folders of theirs: a ticket's folder holds several."""
+    prepared(tmp_path)
+    put(tmp_path / "notes.txt")
+    (tmp_path / "other" / "empty").mkdir(parents=True)
+    withdraw(tmp_path, keep_folder=False)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["empty", "notes.txt", "other"]

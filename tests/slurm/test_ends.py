@@ -245,22 +245,62 @@ def test_a_failed_node_is_named_and_stays_in_use(alone: Workspace, cluster: Clus
     assert f"trial 0 of cell a: its job {lost} on n2 ended early: NODE_FAIL: a node failed" in told
 
 
-def test_a_job_that_slurm_refuses_is_told_in_a_line(workspace: Workspace, cluster: Cluster) -> None:
-    """Once, although it is tried again; the other trials run."""
-    wrong = {"partition": {"partition": "nowhere"}, "constraint": {"constraint": "zz"}}
+def test_jobs_that_slurm_would_not_take_are_refused_before_the_first(workspace: Workspace, cluster: Cluster) -> None:
+    """Each by its place and with what SLURM says; nothing is left behind, and nothing has run."""
+    wrong = {"partition": {"partition": "nowhere"}, "constraint": {"constraint": "zz"}, "gpus": {"gpus": 99}}
     cells = [{"name": "baseline-right"}, *({"name": name, "resources": asked} for name, asked in wrong.items())]
     sweep = Sweep(workspace, cluster, cells)
-    sweep.open("baseline-right")
+    # As after another test: what no node has is certain only while every node is there.
+    wait_until(lambda: "*" not in cluster.call("sinfo", "-h", "-o", "%T"), "every node to answer")
     with sweep.started() as process:
-        assert process.wait(240) == 1, sweep.said()
-    assert sweep.record("baseline-right")["verdict"] == "pass"
-    assert sweep.failures() == [
-        "aorta: trial 0 of cell constraint: SLURM would not take its job: Batch job submission failed: Invalid feature "
+        assert process.wait(240) == 2, sweep.said()
+    why = "SLURM would not take such a job:"
+    assert [line for line in sweep.said().splitlines() if "cells[" in line] == [
+        f"cells[1].resources (partition: partition=nowhere runtime=5 mem=1000): {why} invalid partition specified: "
+        "nowhere; allocation failure: Invalid partition name specified; there is main, urgent, low",
+        f"cells[2].resources (constraint: runtime=5 mem=1000 constraint=zz): {why} allocation failure: Invalid feature "
         "specification",
-        "aorta: trial 0 of cell partition: SLURM would not take its job: invalid partition specified: nowhere; Batch "
-        "job submission failed: Invalid partition name specified",
+        f"cells[3].resources (gpus: gpus=99 runtime=5 mem=1000): {why} allocation failure: Requested node "
+        "configuration is not available",
     ]
-    assert "constraint: 1 missing of 1 trial" in sweep.said()
+    assert "Traceback" not in sweep.said()
+    assert not (sweep.folder / "run").exists() and not cluster.jobs(sweep.folder, "all")
+
+
+def test_a_job_whose_node_is_out_of_service_waits_for_it(alone: Workspace, cluster: Cluster) -> None:
+    """SLURM's test says of it what it says of one that no node could ever run."""
+    on_n2 = {"constraint": "f2"}
+    sweep = Sweep(alone, cluster, [{"name": "a", "resources": on_n2}])
+    sweep.open("a")
+    cluster.call("scontrol", "update", "NodeName=n2", "State=DRAIN", "Reason=pulled")
+    try:
+        with sweep.started() as process:
+            wait_until(lambda: "PENDING" in str(cluster.jobs(sweep.folder)), "a job that waits")
+            cluster.call("scontrol", "update", "NodeName=n2", "State=RESUME")
+            sweep.finish(process)
+    finally:
+        cluster.call("scontrol", "update", "NodeName=n2", "State=RESUME", check=False)
+    assert (sweep.record("a")["verdict"], sweep.record("a")["slurm"]["nodes"]) == ("pass", ["n2"])
+
+
+def test_a_job_that_slurm_refuses_later_is_told_in_a_line(alone: Workspace, cluster: Cluster) -> None:
+    """As when its partition has been closed meanwhile; once, although it is tried again."""
+    sweep = Sweep(alone, cluster, [{"name": "a", "retry_errors": 2, "resources": {"partition": "urgent"}}])
+    try:
+        with sweep.started() as process:
+            lost = sweep.job_of("a")
+            cluster.call("scontrol", "update", "PartitionName=urgent", "State=INACTIVE")
+            cluster.call("scancel", lost)
+            assert process.wait(240) == 1, sweep.said()
+    finally:
+        cluster.call("scontrol", "update", "PartitionName=urgent", "State=UP")
+    refused, cancelled = sweep.failures()
+    assert f"its job {lost} on " in cancelled
+    assert refused == (
+        "aorta: trial 0 of cell a: SLURM would not take its job: Batch job submission failed: Required partition not "
+        "available (inactive or drain)"
+    )
+    assert "a: 1 missing of 1 trial" in sweep.said()
 
 
 def test_jobs_of_a_killed_sweep_are_waited_for(workspace: Workspace, cluster: Cluster) -> None:

@@ -1,0 +1,105 @@
+"""Which of a sweep's jobs SLURM would not take, found out before any of them is sent."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from aorta.dag.sbatch import Examiner
+from aorta.plan.model import Plan
+from aorta.text import shortened
+
+_SILENT = ("does not answer", "Unable to contact", "Socket timed out", "Zero Bytes were transmitted")
+"""Parts of what sbatch says when the controller is not there: jobs then wait for it."""
+
+_PLAIN = ("sbatch", "--wrap=true")
+_WIDEST = 300
+_TOLD = 6
+
+
+def refused_jobs(workflow: Any, plan: Plan, *, pause: Callable[[float], None] = time.sleep) -> list[str]:
+    """Asks SLURM about one job of each kind that is to be sent.
+
+    Where it says the same against a job that asks for nothing, nothing is concluded: some sites refuse such questions.
+
+    Args:
+        workflow: Snakemake's workflow, whose jobs the SLURM executor sends.
+        plan: The plan.
+        pause: Waits for the given seconds; for tests.
+
+    Returns:
+        A line for each cell, or snapshot, whose jobs it would not take.
+    """
+    if not hasattr(workflow.scheduler._executor, "get_partition_arg"):
+        return []
+    numbers = {cell.name: number for number, cell in enumerate(plan.cells)}
+    examiner = Examiner(_PLAIN, pause=pause)
+    answers: dict[str, str | None] = {}
+    places: dict[str, list[str]] = {}
+    for job in _one_of_each(workflow, numbers):
+        said = _refusal(workflow, job, examiner, answers)
+        if said is None:
+            continue
+        name = job.wildcards_dict.get("cell")
+        if name is not None:
+            # What else a job asks for is the profile's.
+            asked = "".join(f" {key}={value}" for key, value in plan.cells[numbers[name]].resources.items())
+            places.setdefault(said, []).append(f"cells[{numbers[name]}].resources ({name}{asked and ':'}{asked})")
+        elif said not in places:
+            places[said] = [str(job.message or job.rule.name)]
+    return [f"{_listed(named)}: SLURM would not take such a job: {said}" for said, named in places.items()]
+
+
+def _listed(places: list[str]) -> str:
+    more = f" and {len(places) - _TOLD} more" if len(places) > _TOLD else ""
+    return f"{', '.join(places[:_TOLD])}{more}"
+
+
+def _one_of_each(workflow: Any, numbers: Mapping[str, int]) -> list[Any]:
+    """Returns one job of those that differ by nothing but the trial's number, in the order of the cells."""
+    found: dict[tuple[str, ...], Any] = {}
+    for job in workflow.dag.needrun_jobs():
+        if not job.is_local:
+            kind = [value for name, value in job.wildcards_dict.items() if name != "trial"]
+            found.setdefault((job.rule.name, *kind), job)
+    return sorted(found.values(), key=lambda job: numbers.get(job.wildcards_dict.get("cell", ""), len(numbers)))
+
+
+def _refusal(workflow: Any, job: Any, examiner: Examiner, answers: dict[str, str | None]) -> str | None:
+    """Returns what SLURM says against a job, or None; the same question is asked once."""
+    from snakemake_interface_common.exceptions import WorkflowError
+
+    try:
+        options = _options(workflow, job)
+    except WorkflowError as error:
+        # The plugin's own checks, of an account or of what a request may hold.
+        return shortened(" ".join(str(error).split()), _WIDEST)
+    if options not in answers:
+        whole, plain = examiner.refusals(["sh", "-c", f'{options} --wrap=true "$@"', "sh"])
+        unknown = whole is None or whole == plain or any(text in whole for text in _SILENT)
+        answers[options] = None if unknown else whole
+    return answers[options]
+
+
+def _options(workflow: Any, job: Any) -> str:
+    """Returns the plugin's own command line for a job, up to what the job runs.
+
+    Raises:
+        WorkflowError: The plugin would not send such a job.
+    """
+    from snakemake_executor_plugin_slurm.submit_string import get_submit_command
+    from snakemake_executor_plugin_slurm.utils import set_gres_string
+    from snakemake_executor_plugin_slurm.validation import validate_slurm_extra
+
+    executor = workflow.scheduler._executor
+    validate_slurm_extra(job)
+    given = {
+        "run_uuid": "aorta",
+        "slurm_logfile": "/dev/null",
+        "comment_str": "",
+        "account": next(executor.get_account_arg(job)),
+        "partition": executor.get_partition_arg(job),
+        "workdir": workflow.workdir_init,
+    }
+    return str(get_submit_command(job, given, settings=workflow.executor_settings)) + str(set_gres_string(job))

@@ -177,7 +177,8 @@ def test_time_limits_and_preemption_are_told_apart(workspace: Workspace, cluster
     sweep = Sweep(workspace, cluster, cells, site="retries: 0\n")
     with sweep.started() as process:
         slow, preempted = sweep.job_of("baseline-slow"), sweep.job_of("preempted")
-        cluster.call("scontrol", "update", f"JobId={slow}", "TimeLimit=00:00:01")
+        # A limit has whole minutes; the moment when it is reached can be given.
+        cluster.call("scontrol", "update", f"JobId={slow}", "EndTime=now+1")
         options = ("--partition=main", "--nodelist=n3", "--gres=gpu:2", "--time=1", "--output=/dev/null")
         cancelled = [sweep.job_of("twice")]
         cluster.call("scancel", *cancelled)

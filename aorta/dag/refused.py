@@ -67,7 +67,14 @@ def _one_of_each(workflow: Any, numbers: Mapping[str, int]) -> list[Any]:
 
 
 def _refusal(workflow: Any, job: Any, examiner: Examiner, answers: dict[str, str | None]) -> str | None:
-    """Returns what SLURM says against a job, or None; the same question is asked once."""
+    """Returns what SLURM says against a job, or None; of jobs that ask for the same, one is asked about."""
+    kind = repr(sorted(job.resources.items(), key=repr))
+    if kind not in answers:
+        answers[kind] = _answer(workflow, job, examiner)
+    return answers[kind]
+
+
+def _answer(workflow: Any, job: Any, examiner: Examiner) -> str | None:
     from snakemake_interface_common.exceptions import WorkflowError
 
     try:
@@ -75,11 +82,9 @@ def _refusal(workflow: Any, job: Any, examiner: Examiner, answers: dict[str, str
     except WorkflowError as error:
         # The plugin's own checks, of an account or of what a request may hold.
         return shortened(" ".join(str(error).split()), _WIDEST)
-    if options not in answers:
-        whole, plain = examiner.refusals(["sh", "-c", f'{options} --wrap=true "$@"', "sh"])
-        unknown = whole is None or whole == plain or any(text in whole for text in _SILENT)
-        answers[options] = None if unknown else whole
-    return answers[options]
+    whole, plain = examiner.refusals(["sh", "-c", f'{options} --wrap=true "$@"', "sh"])
+    is_unknown = whole is None or whole == plain or any(text in whole for text in _SILENT)
+    return None if is_unknown else whole
 
 
 def _options(workflow: Any, job: Any) -> str:

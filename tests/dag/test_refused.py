@@ -74,8 +74,13 @@ def test_what_passes_is_no_refusal(slurm: Path, said: str) -> None:
 
 
 def job(rule: str, local: bool = False, **wildcards: str) -> Any:
+    """A job of Snakemake's; a snapshot asks for what the first cell does."""
     return SimpleNamespace(
-        rule=SimpleNamespace(name=rule), is_local=local, wildcards_dict=wildcards, message=f"the {rule}"
+        rule=SimpleNamespace(name=rule),
+        is_local=local,
+        wildcards_dict=wildcards,
+        message=f"the {rule}",
+        resources={"slurm_partition": "nowhere" if wildcards.get("cell") in ("b", "c") else "main"},
     )
 
 
@@ -102,8 +107,8 @@ JOBS = [
 
 
 def command(_workflow: Any, job: Any) -> str:
-    """As the plugin would write it: the snapshot asks for what the first cell does."""
-    return "sbatch -p nowhere" if job.wildcards_dict.get("cell") in ("b", "c") else "sbatch -p main"
+    """As the plugin would write it."""
+    return f"sbatch -p {job.resources['slurm_partition']}"
 
 
 @pytest.fixture

@@ -220,7 +220,7 @@ def test_all_faults_are_told_at_once(submitting: Submitting) -> None:
         ("resources.gpus", "the cells ask for different values (2"),
         ("resources.constraint", "the cells ask for different values (nothing"),
         ("shards", "7 is more than there are trials (6); give fewer"),
-        ("sbatch", "SLURM would not take --partition=nowhere: invalid partition specified: nowhere"),
+        ("sbatch", "SLURM would not take --partition=nowhere: invalid partition specified: nowhere; there is main"),
         ("sbatch", "SLURM would not take --mem=9T: Requested node configuration is not available"),
     ]
     assert submitting.workspace.files() == before and submitting.submissions() == []

@@ -110,6 +110,8 @@ configure() {
 	echo "PartitionName=urgent Nodes=n[1-$NODES] MaxTime=INFINITE DefaultTime=60 State=UP PriorityTier=1"
 	# Jobs of the others take its jobs' places.
 	echo "PartitionName=low Nodes=n[1-$NODES] MaxTime=INFINITE DefaultTime=60 State=UP PriorityTier=0"
+	# One test's alone, which closes it.
+	echo "PartitionName=closing Nodes=n[1-$NODES] MaxTime=INFINITE DefaultTime=60 State=UP PriorityTier=1"
 }
 
 start() {

@@ -224,10 +224,17 @@ def test_a_killed_agent_is_an_error_of_its_rank(workspace: Workspace, cluster: C
 
 
 def test_a_failed_node_is_named_and_stays_in_use(alone: Workspace, cluster: Cluster) -> None:
-    """The node that went down is in the record, and later jobs may run there again: it is the finding."""
+    """The node that went down is in the record, and later jobs may run there again: it is the finding.
+
+    A job whose node is out of service waits for it, though SLURM's test says of it what it says of one that no node
+    could ever run.
+    """
     on_n2 = {"constraint": "f2"}
     sweep = Sweep(alone, cluster, [{"name": "a", "retry_errors": 1, "resources": on_n2}])
+    cluster.call("scontrol", "update", "NodeName=n2", "State=DRAIN", "Reason=repaired")
     with sweep.started() as process:
+        wait_until(lambda: "PENDING" in str(cluster.jobs(sweep.folder)), "a job that waits")
+        cluster.call("scontrol", "update", "NodeName=n2", "State=RESUME")
         lost = sweep.job_of("a")
         cluster.call("scontrol", "update", "NodeName=n2", "State=DOWN", "Reason=pulled")
         wait_until(lambda: lost not in cluster.jobs(sweep.folder), "the job to end")
@@ -258,7 +265,7 @@ def test_jobs_that_slurm_would_not_take_are_refused_before_the_first(workspace: 
     why = "SLURM would not take such a job:"
     assert [line for line in sweep.said().splitlines() if "cells[" in line] == [
         f"cells[1].resources (partition: partition=nowhere runtime=5 mem=1000): {why} invalid partition specified: "
-        "nowhere; allocation failure: Invalid partition name specified; there is main, urgent, low",
+        "nowhere; allocation failure: Invalid partition name specified; there is main, urgent, low, closing",
         f"cells[2].resources (constraint: runtime=5 mem=1000 constraint=zz): {why} allocation failure: Invalid feature "
         "specification",
         f"cells[3].resources (gpus: gpus=99 runtime=5 mem=1000): {why} allocation failure: Requested node "
@@ -268,33 +275,17 @@ def test_jobs_that_slurm_would_not_take_are_refused_before_the_first(workspace: 
     assert not (sweep.folder / "run").exists() and not cluster.jobs(sweep.folder, "all")
 
 
-def test_a_job_whose_node_is_out_of_service_waits_for_it(alone: Workspace, cluster: Cluster) -> None:
-    """SLURM's test says of it what it says of one that no node could ever run."""
-    on_n2 = {"constraint": "f2"}
-    sweep = Sweep(alone, cluster, [{"name": "a", "resources": on_n2}])
-    sweep.open("a")
-    cluster.call("scontrol", "update", "NodeName=n2", "State=DRAIN", "Reason=pulled")
-    try:
-        with sweep.started() as process:
-            wait_until(lambda: "PENDING" in str(cluster.jobs(sweep.folder)), "a job that waits")
-            cluster.call("scontrol", "update", "NodeName=n2", "State=RESUME")
-            sweep.finish(process)
-    finally:
-        cluster.call("scontrol", "update", "NodeName=n2", "State=RESUME", check=False)
-    assert (sweep.record("a")["verdict"], sweep.record("a")["slurm"]["nodes"]) == ("pass", ["n2"])
-
-
-def test_a_job_that_slurm_refuses_later_is_told_in_a_line(alone: Workspace, cluster: Cluster) -> None:
+def test_a_job_that_slurm_refuses_later_is_told_in_a_line(workspace: Workspace, cluster: Cluster) -> None:
     """As when its partition has been closed meanwhile; once, although it is tried again."""
-    sweep = Sweep(alone, cluster, [{"name": "a", "retry_errors": 2, "resources": {"partition": "urgent"}}])
+    sweep = Sweep(workspace, cluster, [{"name": "a", "retry_errors": 2, "resources": {"partition": "closing"}}])
     try:
         with sweep.started() as process:
             lost = sweep.job_of("a")
-            cluster.call("scontrol", "update", "PartitionName=urgent", "State=INACTIVE")
+            cluster.call("scontrol", "update", "PartitionName=closing", "State=INACTIVE")
             cluster.call("scancel", lost)
             assert process.wait(240) == 1, sweep.said()
     finally:
-        cluster.call("scontrol", "update", "PartitionName=urgent", "State=UP")
+        cluster.call("scontrol", "update", "PartitionName=closing", "State=UP")
     refused, cancelled = sweep.failures()
     assert f"its job {lost} on " in cancelled
     assert refused == (

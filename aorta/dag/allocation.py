@@ -21,6 +21,7 @@ from aorta.dag.sbatch import Examiner, partitions, run_sbatch
 from aorta.dag.settings import SettingsError
 from aorta.dag.shares import Task
 from aorta.plan.model import Plan
+from aorta.recipe.resources import PRINTING
 from aorta.registry.names import short
 from aorta.run.slurmjob import SHARES_MARK
 from aorta.text import plural
@@ -118,6 +119,8 @@ class Allocation:
             whole = not before.startswith("-") or "=" in before
             return f"--sbatch-arg: must be an option, such as --nice=5, not {short(word)}" if whole else None
         name = word.partition("=")[0]
+        if any(option.startswith(name) for option in PRINTING if len(name) > 3 or name == option):
+            return f"--sbatch-arg: {short(word)}: sbatch would print something and submit nothing; leave it out"
         for long, letter in _OWN_OPTIONS.items():
             # sbatch takes the beginning of an option for the whole.
             begins = len(name) > 2 and long.startswith(name)

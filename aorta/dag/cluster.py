@@ -250,8 +250,9 @@ def failure(job_info: Any, message: str, ended: Callable[[str], Job], logs: Sequ
     told = f"; its log: {', '.join(map(_from_here, logs))}" if logs else ""
     # How SLURM ended it is the reason; where it ended by itself, its own last words are.
     words = _last_words(logs) if job.state == "FAILED" else ""
-    hint = f"; {job.hint}" if job.hint else ""
-    return f"{what}: its job {number}{where} ended early: {job.end_text()}{words}{hint}{told}"
+    hint = job.hint()
+    helps = f"; {hint}" if hint else ""
+    return f"{what}: its job {number}{where} ended early: {job.end_text()}{words}{helps}{told}"
 
 
 def _last_words(logs: Sequence[str]) -> str:

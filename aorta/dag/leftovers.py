@@ -11,12 +11,12 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
 
 from aorta import _owner
-from aorta._jsonio import temporary_host
+from aorta._jsonio import temporary_host, write_text_atomic
 from aorta.run.claim import Found, claims_folder, find, remove
 from aorta.run.process import kill_all, marked
 from aorta.text import plural
@@ -63,8 +63,7 @@ def withdraw(run_dir: Path, *, keep_folder: bool) -> None:
     own = run_dir / ".aorta"
     if os.path.lexists(own / "lock") or any(run_dir.glob("cells/*/*/*")):
         return
-    files = (run_dir / "plan.json", *run_dir.glob("cells/*/cell.json"), own / "settings.json", own / "recipe.yaml")
-    for path in files:
+    for path in (run_dir / "plan.json", *run_dir.glob("cells/*/cell.json"), *_prepared(run_dir)):
         _unlinked(path)
     inside = (
         *run_dir.glob("cells/*"),
@@ -76,6 +75,28 @@ def withdraw(run_dir: Path, *, keep_folder: bool) -> None:
     for folder in (*inside, *(() if keep_folder else (run_dir,))):
         with contextlib.suppress(OSError):
             folder.rmdir()
+
+
+def _prepared(run_dir: Path) -> list[Path]:
+    """Returns the files that every start writes anew before Snakemake begins."""
+    return [run_dir / ".aorta" / name for name in ("settings.json", "recipe.yaml")]
+
+
+def read_prepared(run_dir: Path) -> dict[Path, str]:
+    """Returns what an earlier start has left in those files of a run that a start writes before Snakemake begins."""
+    found = {}
+    for path in _prepared(run_dir):
+        with contextlib.suppress(OSError, ValueError):
+            found[path] = path.read_text("utf-8")
+    return found
+
+
+def put_back(earlier: Mapping[Path, str]) -> None:
+    """Writes the files of :func:`read_prepared` as they were: a start that was refused changes nothing."""
+    for path, text in earlier.items():
+        with contextlib.suppress(OSError, ValueError):
+            if path.read_text("utf-8") != text:
+                write_text_atomic(path, text)
 
 
 def _unlinked(path: Path) -> bool:

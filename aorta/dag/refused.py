@@ -14,6 +14,9 @@ _SILENT = ("does not answer", "Unable to contact", "Socket timed out", "Zero Byt
 """Parts of what sbatch says when the controller is not there: jobs then wait for it."""
 
 _PLAIN = ("sbatch", "--wrap=true")
+_NOT_ASKED = ("tmpdir", "mem", "mem_mib", "disk", "disk_mb", "disk_mib", "tasks_per_gpu", "device")
+"""Resources of a job that say nothing to SLURM, or say it twice."""
+
 _WIDEST = 300
 _TOLD = 6
 
@@ -43,12 +46,25 @@ def refused_jobs(workflow: Any, plan: Plan, *, pause: Callable[[float], None] = 
             continue
         name = job.wildcards_dict.get("cell")
         if name is not None:
-            # What else a job asks for is the profile's.
-            asked = "".join(f" {key}={value}" for key, value in plan.cells[numbers[name]].resources.items())
-            places.setdefault(said, []).append(f"cells[{numbers[name]}].resources ({name}{asked and ':'}{asked})")
+            own = plan.cells[numbers[name]].resources
+            # What the recipe does not ask for is the profile's.
+            place = f"cells[{numbers[name]}].resources" if own else "the profile's default-resources"
+            places.setdefault(said, []).append(f"{place} ({name}:{_told(own or _asked(job))})")
         elif said not in places:
-            places[said] = [str(job.message or job.rule.name)]
+            places[said] = [f"{job.message or job.rule.name} ({_told(_asked(job)).strip()})"]
     return [f"{_listed(named)}: SLURM would not take such a job: {said}" for said, named in places.items()]
+
+
+def _asked(job: Any) -> dict[str, Any]:
+    """Returns what a job asks SLURM for, in Snakemake's names."""
+    # Of sizes Snakemake keeps several forms; mem_mb is what the plugin asks for, unless it is not determined yet.
+    resources = {name: value for name, value in job.resources.items() if name not in _NOT_ASKED}
+    nothing = (None, "", "<TBD>")
+    return {name: value for name, value in resources.items() if value not in nothing and not name.startswith("_")}
+
+
+def _told(asked: Mapping[str, Any]) -> str:
+    return "".join(f" {name}={value}" for name, value in asked.items())
 
 
 def _listed(places: list[str]) -> str:

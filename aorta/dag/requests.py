@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from aorta.plan.model import PlannedCell
@@ -37,6 +37,19 @@ def snapshot_request(cell: PlannedCell) -> dict[str, int | str]:
         asked["gres"] = f"gpu:{given['gpus']}" if given["gpus"] else ""
     # Otherwise the plugin multiplies the tasks by the GPUs.
     asked["tasks_per_gpu"] = -1
+    return asked
+
+
+def snapshots_request(cells: Sequence[PlannedCell]) -> dict[str, int | str]:
+    """Returns what a snapshot for several cells asks for: what the first one's trials do, and memory for any of them.
+
+    A cell without ``mem`` gets the profile's, and so does the snapshot then.
+    """
+    asked = snapshot_request(cells[0])
+    asked.pop("mem", None)
+    memory = [cell.resources.get("mem") for cell in cells]
+    if None not in memory:
+        asked["mem"] = f"{max(map(int, memory))}MB"  # type: ignore[arg-type]
     return asked
 
 

@@ -16,7 +16,7 @@ from aorta._jsonio import NotRegularError, read_json, read_regular, told, write_
 from aorta._resources import resource_path
 from aorta.dag.errors import bad_input_exits, say
 from aorta.dag.launching import REFUSED_HERE, find_world, launch_problems, path_problems
-from aorta.dag.leftovers import clear_leftovers, withdraw
+from aorta.dag.leftovers import clear_leftovers, put_back, read_prepared, withdraw
 from aorta.dag.lock import LockedError, RunLock, lock_plan
 from aorta.dag.planning import plan_recipe
 from aorta.dag.products import closing_lines
@@ -70,6 +70,7 @@ def run_sweep(
         # Named by the user, it is not made yet.
         was_there = settings.run_dir is not None and choice.run_dir.exists()
         is_new = choice.state == "new" or not (choice.run_dir / "plan.json").exists()
+        earlier = read_prepared(choice.run_dir)
         try:
             if flags is not None:
                 config = {**config, "recipe": str(write_recipe(choice.run_dir, flags))}
@@ -88,6 +89,8 @@ def run_sweep(
         def clear_up(code: int) -> None:
             if code == BAD_INPUT and is_new:
                 withdraw(choice.run_dir, keep_folder=was_there)
+            elif code == BAD_INPUT:
+                put_back(earlier)
             if code not in (COMPLETE, BAD_INPUT) and found.executor == "slurm":
                 # Interrupted twice, or killed, Snakemake leaves its jobs; nobody would take up their results.
                 _cancel_jobs(choice.run_dir)
@@ -181,7 +184,7 @@ def summary(matrix: Mapping[str, Any]) -> list[str]:
             for entry in cell["error_summary"]
         ]
         reasons += [entry["hint"] for entry in cell["failure_hints"]]
-        lines += [f"  {shortened(reason, 160)}" for reason in capped(reasons, 3)]
+        lines += [f"  {shortened(reason, 200)}" for reason in capped(reasons, 3)]
     if matrix["complete"] and not lines:
         passed = sum(cell["trials_counted"] for cell in matrix["cells"])
         lines.append("the trial passed" if passed == 1 else f"all {passed} trials passed")

@@ -364,7 +364,8 @@ class Follower:
             if task.count != self._count or number not in missing:
                 continue
             try:
-                how = find_job(task.job, self._run).end_text()
+                job = find_job(task.job, self._run)
+                how = "; ".join(filter(None, (job.end_text(), job.hint(of_share=True))))
             except NoAnswer as silence:
                 how = str(silence)
             log = self._run_dir / ".aorta" / "shares" / f"{task.job}.out"

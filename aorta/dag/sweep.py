@@ -33,7 +33,7 @@ from aorta.dag.products import closing_lines, occupied
 from aorta.dag.progress import tell_trials
 from aorta.dag.quiet import show_errors
 from aorta.dag.refused import refused_jobs
-from aorta.dag.requests import Request, requests, snapshot_request, trial_request
+from aorta.dag.requests import Request, requests, snapshots_request, trial_request
 from aorta.dag.scheduling import disarm_timers, end_on_sigterm, free_devices, hand_on, keep_order, limit_devices
 from aorta.dag.settings import Settings, SettingsError, read_settings
 from aorta.plan.aside import set_irregular_aside
@@ -165,12 +165,12 @@ class Sweep:
         return self._requests(lambda wildcards: trial_request(self._cells[wildcards.cell]))
 
     def snapshot_requests(self) -> dict[str, Request]:
-        """What snapshots ask a cluster for: what the first cell of that environment, or of all, does."""
+        """What snapshots ask a cluster for, by the cells of that environment, or by all."""
 
         def asked(wildcards: Any) -> Mapping[str, int | str]:
             name = getattr(wildcards, "environment", None)
             cells = [cell for cell in self.plan.cells if name is None or cell.environment == name]
-            return snapshot_request(cells[0])
+            return snapshots_request(cells)
 
         return self._requests(asked)
 

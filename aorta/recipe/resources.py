@@ -11,6 +11,9 @@ RESOURCE_NAMES = ("gpus", "nodes", "partition", "runtime", "mem", "constraint", 
 _MINUTES = {"m": 1, "h": 60, "d": 1440}
 _MEGABYTES = {"M": 1, "G": 1000, "T": 1_000_000}
 
+PRINTING = ("--help", "--usage", "--version", "-h", "-u", "-V")
+"""Options with which sbatch prints something and submits nothing."""
+
 # What each option of sbatch goes by in a recipe; None where the engine, or a setting, decides it.
 _MANAGED: dict[str, str | None] = {
     "--account": "account",
@@ -66,6 +69,7 @@ _MANAGED: dict[str, str | None] = {
     "--quiet": None,
     "-Q": None,
     "--het-group": None,
+    **dict.fromkeys(PRINTING),
 }
 
 
@@ -80,6 +84,8 @@ def extra_faults(extra: str) -> Iterator[str]:
         if option is not None:
             name = _MANAGED[option]
             remedy = f"use resources.{name}" if name else "the engine or the profile sets it (docs/clusters.md)"
+            if option in PRINTING:
+                remedy = "sbatch would print something and submit nothing"
             yield f"must not hold {word.partition('=')[0]!r}: {remedy}"
         elif word == ":":
             yield "must not hold ':': a trial is one job, not a heterogeneous one"

@@ -142,7 +142,7 @@ def judge(
         if (state not in _OF_THE_NODE) if of_share else (not same_sweep and state in UNCOUNTED):
             return None
         how = f"SLURM ended it: {job.end_text()}" if state else job.end_text()
-        hint = job.hint
+        hint = job.hint(of_share=of_share)
     where = f"job {slurm['job']} on {', '.join(slurm['nodes']) or left['host']['hostname']}"
     message = f"{where} ended before the trial did: {how}"
     return Lost(left, error_entry("process", "slurm", message, hint=hint), ended)

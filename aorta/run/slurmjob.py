@@ -70,6 +70,10 @@ _HINTS = {
     "TIMEOUT": "raise resources.runtime in the recipe above what a trial takes",
     "PREEMPTED": "choose a partition whose jobs are not preempted, or raise retry_errors",
 }
+_HINTS_FOR_SHARES = {
+    "OUT_OF_MEMORY": "raise --mem, or resources.mem in the recipe, or give its trials less to do",
+    "TIMEOUT": "raise --time, or let the same command submit the rest again",
+}
 
 
 class Job:
@@ -121,10 +125,13 @@ class Job:
         """Whether the job has ended for good, or SLURM has forgotten it."""
         return self.state is None or self.state in _FINAL
 
-    @property
-    def hint(self) -> str | None:
-        """What may help against such an end, or None."""
-        return _HINTS.get(self.state or "")
+    def hint(self, *, of_share: bool = False) -> str | None:
+        """Returns what may help against such an end, or None.
+
+        Args:
+            of_share: Whether the job runs many trials.
+        """
+        return (_HINTS_FOR_SHARES if of_share else _HINTS).get(self.state or "")
 
     def judge_by(self, logs: Iterable[str]) -> None:
         """Takes a job that slurmd ended for its memory as one that ran out of it.

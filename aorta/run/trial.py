@@ -94,7 +94,7 @@ def _error_of(lost: AgentLost, job: Job) -> dict[str, Any]:
     hint = None
     if is_over_memory("\n".join(lost.said)):
         end = Job(job.number, state="OUT_OF_MEMORY")
-        message, hint = f"{message}: SLURM ended it: {end.end_text()}", end.hint
+        message, hint = f"{message}: SLURM ended it: {end.end_text()}", end.hint()
     return record.error_entry("process", "slurm", message, rank=lost.rank, hint=hint, stderr_tail=lost.said)
 
 

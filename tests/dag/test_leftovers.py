@@ -14,7 +14,7 @@ import pytest
 
 from aorta import _owner
 from aorta._jsonio import temporary_name, write_json_atomic
-from aorta.dag.leftovers import STRANGER_SEC, clear_leftovers, withdraw
+from aorta.dag.leftovers import STRANGER_SEC, clear_leftovers, put_back, read_prepared, withdraw
 from aorta.run.claim import claims_folder
 from aorta.run.process import TOKEN_VARIABLE
 
@@ -133,3 +133,16 @@ def test_what_is_not_the_runs_own_stays(tmp_path: Path) -> None:
     (tmp_path / "other" / "empty").mkdir(parents=True)
     withdraw(tmp_path, keep_folder=False)
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["empty", "notes.txt", "other"]
+
+
+def test_a_start_that_was_refused_changes_no_run(tmp_path: Path) -> None:
+    """Its settings and its flags' recipe are the earlier start's again; nothing is made that was not there."""
+    settings = put(tmp_path / ".aorta" / "settings.json", "{}")
+    earlier = read_prepared(tmp_path)
+    put(settings, '{"recipe": "bad.yaml"}')
+    put(tmp_path / ".aorta" / "recipe.yaml")
+    put_back(earlier)
+    assert settings.read_text() == "{}" and read_prepared(tmp_path / "none") == {}
+    settings.unlink()
+    put_back(earlier)
+    assert not settings.exists()

@@ -141,9 +141,20 @@ def test_a_snapshot_is_named_where_no_cell_is(slurm: Path, asked: Path) -> None:
     """As when the trials have all been recorded."""
     answers(slurm, {"-p main": "Invalid account"})
     assert refused.refused_jobs(workflow(JOBS[-2]), PLAN) == [
-        "the environment: SLURM would not take such a job: Invalid account"
+        "the environment (slurm_partition=main): SLURM would not take such a job: Invalid account"
     ]
     assert refused.refused_jobs(workflow(JOBS[-1]), PLAN) == []
+
+
+def test_what_the_recipe_does_not_ask_for_is_the_profiles(slurm: Path, asked: Path) -> None:
+    """The place is then the profile, with all that its jobs ask for."""
+    answers(slurm, {"-p main": "Invalid account"})
+    mine = job("trial", cell="a", trial="0")
+    mine.resources |= {"mem_mb": 2000, "mem": "2 GB", "runtime": None, "gres": "", "_cores": 1, "disk_mb": "<TBD>"}
+    assert refused.refused_jobs(workflow(mine), PLAN) == [
+        "the profile's default-resources (a: slurm_partition=main mem_mb=2000): SLURM would not take such a job: "
+        "Invalid account"
+    ]
 
 
 @pytest.mark.parametrize("said", ["no test jobs here", "Unable to contact slurm controller (connect failure)"])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from snakemake.resources import Resource
 
-from aorta.dag.requests import RESOURCES, requests, snapshot_request, trial_request
+from aorta.dag.requests import RESOURCES, requests, snapshot_request, snapshots_request, trial_request
 from aorta.plan.model import PlannedCell
 
 GIVEN = {
@@ -83,3 +83,10 @@ def test_what_a_job_does_not_ask_for_comes_from_the_profile() -> None:
     }
     expected = {"slurm_partition": "main", "mem": 2003, "runtime": 7}
     assert {name: value for name, value in found.items() if value is not None} == expected
+
+
+def test_a_snapshot_gets_memory_for_any_of_its_cells() -> None:
+    """The largest, or the profile's where a cell asks for none; all else is the first cell's."""
+    small, large, none = cell(partition="a", mem=150), cell(partition="b", mem=2000), cell(partition="c")
+    assert snapshots_request([small, large]) == {**snapshot_request(small), "mem": "2000MB"}
+    assert snapshots_request([small, none]) == snapshot_request(cell(partition="a"))

@@ -97,6 +97,7 @@ def test_forms_that_no_cluster_takes_are_refused(name: str, good: list[str], bad
             ("--arr=1-9", "-N2", "--test"),
             ["aorta sets --array itself", "sets --nodes itself", "sets --test-only itself"],
         ),
+        (("--help", "--vers", "-V", "--use-min-nodes"), ["submit nothing"] * 3),
     ],
 )
 def test_further_options_that_are_not_a_users_to_give(words: tuple[str, ...], said: list[str]) -> None:

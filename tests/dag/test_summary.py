@@ -49,5 +49,5 @@ def test_a_sweep_without_a_failure_says_so(trials: int, told: str) -> None:
 
 def test_reasons_that_are_not_shown_are_counted() -> None:
     """The first three say why; a longer line than a terminal's ends in dots."""
-    lines = summary(matrix("x" * 200, "two", "three", "four", "five"))
-    assert lines == ["a: 1 failed of 1 trial", f"  {'x' * 157}...", "  two", "  three", "  and 2 more (matrix.json)"]
+    lines = summary(matrix("x" * 201, "two", "three", "four", "five"))
+    assert lines == ["a: 1 failed of 1 trial", f"  {'x' * 197}...", "  two", "  three", "  and 2 more (matrix.json)"]

@@ -83,6 +83,7 @@ def test_resources_are_part_of_the_resolved_recipe() -> None:
         ("{extra: -N2}", "resources.extra", "must not hold '-N2': use resources.nodes"),
         ("{extra: --tim=5}", "resources.extra", "must not hold '--tim': use resources.runtime"),
         ("{extra: --test-only}", "resources.extra", "must not hold '--test-only': the engine or the profile sets it"),
+        ("{extra: --help}", "resources.extra", "must not hold '--help': sbatch would print something and submit"),
         ("{extra: '--nice=5 : --exclusive'}", "resources.extra", "not a heterogeneous one"),
         ("{cpus: 4}", "resources", "'gpus', 'nodes', 'partition'"),
     ],

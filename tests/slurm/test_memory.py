@@ -16,6 +16,8 @@ GREEDY = {"take_mb": 3000}
 ENDED_BY_SLURM = "SLURM ended it: OUT_OF_MEMORY: it took more memory than it had asked for"
 HINT = "raise resources.mem in the recipe, or give the trial less to do"
 
+SHARE_HINT = "raise --mem, or resources.mem in the recipe, or give its trials less to do"
+
 
 def test_a_trial_that_takes_too_much_memory_is_told_so(workspace: Workspace, cluster: Cluster) -> None:
     """SLURM calls such a job FAILED, as it would one that ended with an error; each try counts."""
@@ -68,6 +70,7 @@ def test_a_share_that_takes_too_much_memory_costs_one_trial(workspace: Workspace
     # Which trial is the first is the planned order's to say.
     (told,) = [line for line in said.splitlines() if "share 1 (job " in line]
     assert "has ended and lacks " in told and ": OUT_OF_MEMORY: it took more memory than it had asked for; " in told
+    assert SHARE_HINT in told
     with workspace.started(*AORTA, *words) as process:
         said = process.communicate(timeout=200)[0]
     assert process.returncode == 0, said
@@ -75,4 +78,4 @@ def test_a_share_that_takes_too_much_memory_costs_one_trial(workspace: Workspace
     assert json.loads(records["a"].read_text("utf-8"))["verdict"] == "pass"
     greedy = json.loads(records["greedy"].read_text("utf-8"))
     assert (greedy["verdict"], greedy["attempt"]) == ("error", 1)
-    assert greedy["error"]["message"].endswith(ENDED_BY_SLURM)
+    assert greedy["error"]["message"].endswith(ENDED_BY_SLURM) and greedy["error"]["hint"] == SHARE_HINT

@@ -62,6 +62,13 @@ def processes(mark: str) -> dict[int, str]:
     return found
 
 
+def parent_of(pid: int) -> int | None:
+    """The parent of a process, or None if that has ended."""
+    with contextlib.suppress(OSError):
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return None
+
+
 @dataclass
 class Tally:
     """What a chaos run did."""
@@ -88,6 +95,8 @@ class Chaos:
         self.mark = f"{seed}-{os.getpid()}-{time.monotonic_ns()}"
         self.log = folder / "runs.log"
         self.tally = Tally()
+        # Parents of what was killed last.
+        self.witnesses: list[int] = []
         self.run_dir = folder / "undisturbed"
         self.environment = {
             **os.environ,
@@ -237,7 +246,9 @@ class Chaos:
     def _kill_one(word: str) -> Callable[[Chaos, subprocess.Popen[bytes]], None]:  # type: ignore[misc]
         def kill(self: Chaos, process: subprocess.Popen[bytes]) -> None:
             chosen = [pid for pid, line in processes(self.mark).items() if word in line]
-            kill_all(self.random.sample(chosen, min(1, len(chosen))))
+            victims = self.random.sample(chosen, min(1, len(chosen)))
+            self.witnesses = [parent for pid in victims if (parent := parent_of(pid)) is not None]
+            kill_all(victims)
 
         return kill
 
@@ -299,6 +310,8 @@ class Chaos:
         """A killed worker is a result, and says so; whoever wants the trial again deletes the file."""
         if way != "worker":
             return
+        # The worker may have been that of an earlier start's orphan, which outlives this start.
+        wait_until(lambda: not set(self.witnesses) & set(processes(self.mark)), "the worker's supervisor to record it")
         for path in self.run_dir.glob("cells/*/known/trial_*.json"):
             with contextlib.suppress(ValueError, OSError):
                 record = json.loads(path.read_text("utf-8"))

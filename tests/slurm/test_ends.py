@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.e2e.chaos import parent_of
 from tests.e2e.conftest import Workspace
 from tests.slurm.conftest import Cluster, wait_until
 
@@ -211,7 +212,8 @@ def test_a_killed_agent_is_an_error_of_its_rank(workspace: Workspace, cluster: C
         wait_until(lambda: len(list((sweep.folder / "ranks").iterdir())) == 2, "both ranks to start")
         workers = [Path("/proc", path.name) for path in (sweep.folder / "ranks").iterdir()]
         (worker,) = [path for path in workers if b"\0RANK=1\0" in path.joinpath("environ").read_bytes()]
-        agent = int(worker.joinpath("stat").read_text().rpartition(")")[2].split()[1])
+        agent = parent_of(int(worker.name))
+        assert agent is not None
         os.kill(agent, signal.SIGKILL)
         sweep.finish(process)
     record = sweep.record("a")

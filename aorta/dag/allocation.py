@@ -243,7 +243,8 @@ class Array:
                     found[shlex.join(options)] = said
                 if is_partition:
                     # What nodes there are depends on it; any will do where it is wrong.
-                    where = options if said is None else [f"--partition={','.join(partitions())}"]
+                    known = ",".join(partitions())
+                    where = options if said is None else [f"--partition={known}"] if known else []
         refused = found or {"such a job": whole}
         return [f"sbatch: SLURM would not take {what}: {said}" for what, said in refused.items()]
 

@@ -31,7 +31,7 @@ class Submitting:
         self.folder = workspace.folder
         self.bin = self.folder.parent / f"{self.folder.name}-bin"
         self.bin.mkdir()
-        for name in ("sbatch", "squeue", "scancel", "scontrol", "sacct"):
+        for name in ("sbatch", "squeue", "scancel", "scontrol", "sinfo", "sacct"):
             (self.bin / name).write_text(f"#!{sys.executable}\n{STANDIN.read_text('utf-8')}")
             (self.bin / name).chmod(0o755)
         workspace.environment["PATH"] = f"{self.bin}:{os.environ['PATH']}"
